@@ -51,11 +51,13 @@ def read_as_left(code: CodeType) -> tuple[tuple[str, Key, int], ...]:
         return ()
     scope, span = text.scope_at(function.lineno), range(function.lineno, (function.end_lineno or 0) + 1)
     names = {*code.co_freevars, *code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+    # `co_names` has attributes and imported modules too: only globals that some line sets may be left over.
     names |= set(code.co_names) & text.changing_globals
     reads = _Reads(function, names)
     found = []
     for name in names:
         key = scope.key(name)
+        # A read that goes into the variable itself, as in a running mean, matters only where another one follows.
         lines = {load.line for load in text.flows.loads if load.key == key != load.into and load.line in span}
         line = first(function.body, name, lines)
         if line and not reads.set_once(name) and (name not in reads.written or reads.goes_on(name)):
@@ -101,6 +103,7 @@ def _moved(code: CodeType) -> Mapping[str, bool]:
 
 
 def _is_at(function: ast.FunctionDef, code: CodeType) -> bool:
+    # Python gives the code of a decorated function the line of its first decorator.
     first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
     return first == code.co_firstlineno
 
@@ -122,6 +125,7 @@ class _Reads:
             for node in ast.walk(function)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
+        # A parameter that is set anew is no longer what the hook was given, whichever line asks.
         self._given = {each.arg for each in (*function.args.posonlyargs, *function.args.args)} - stored
         self._around = around
         self._read: dict[str, int] = {}
@@ -131,6 +135,7 @@ class _Reads:
     def goes_on(self, name: str) -> bool:
         """Whether a call reads what an earlier one has left."""
         read = self._read.get(name)
+        # Read above the line that sets it: at that moment it holds what the call before this one has set.
         return read is not None and (name in self._extended or read < self.written[name])
 
     def set_once(self, name: str) -> bool:
@@ -138,6 +143,7 @@ class _Reads:
         stands under a test of itself, before all that reads it, and operators alone read it: they change nothing."""
         sets = [statement for statement in self._body if self._sets(statement, name)]
         others = [statement for statement in self._body if statement not in sets]
+        # One that is read above its test would find it unset in the first call, and set in each later one.
         before = self._body[: self._body.index(sets[-1])] if sets else []
         return (
             bool(sets)
@@ -245,12 +251,14 @@ class _Reads:
                 if name and ((called.endswith("_") and not called.startswith("_")) or called in ADDS):
                     if called not in _ANEW:
                         self._extended.add(name)
+                    # An entry more in a list is no running mean: the entries that are there stay as they are.
                     if called not in _ANEW | _AS_IT_IS | ADDS:
                         self.moved.add(name)
                     yield name
 
     def _names(self, node: ast.AST) -> Iterator[str]:
         """The variables that are read there, but for where they only hold what is changed."""
+        # `means[key] = x` loads `means` for the parser, and reads nothing of it.
         holders = {id(place) for each in ast.walk(node) for place in _holders(each)}
         for each in ast.walk(node):
             loads = isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load)

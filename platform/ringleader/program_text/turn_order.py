@@ -75,6 +75,7 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
     passing: set[str] = set()
     carried: dict[str, CarriedAttribute] = {}
     for name, setting in order.changed().items():
+        # Any object of torch has these: which of them a line means is not in its text.
         use = None if name in _EVERYBODYS else order.first(name)
         if use is Use.SETS:
             passing.add(name)
@@ -88,6 +89,7 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
             ]
             if reads and not order.is_made_once(name):
                 line = getattr(node, "lineno", 0)
+                # A forward runs once for each slice, so as often as a worker has slices: that is its own finding.
                 in_forward = isinstance(top, Function) and top.name == "forward"
                 carried[name] = CarriedAttribute(places.get(id(top), 0), line, min(reads), in_forward)
     passing |= order.left_by_hooks()
@@ -121,6 +123,7 @@ def _order_of(
             there = [function for function, scope in found if scope.name in reached]
             functions.setdefault(name, []).extend(there)
             places |= dict.fromkeys(map(id, there), number)
+    # Callbacks are registered in the file of the loop: `session.on_commit(f)`.
     callbacks = [name for scope, name in flows[0].callbacks if scope in scopes[0]]
     # A helper of the program that another of its files imports is known by its name.
     imported = frozenset().union(*(flow.imported for flow in flows)) - {n for n, f in functions.items() if f}
@@ -204,15 +207,18 @@ class TurnOrder:
         """What a turn does first with the attribute; None where it may do nothing."""
         walk = AttributeWalk(attribute, self._functions, self._imported, self._objects)
         gives = (*map(walk.touches, self.giving), *(walk.statements([each]) for each in self._lambdas))
+        # Rows are made before the turn begins, so what reads for them finds what the last turn left.
         if Use.READS in gives:
             return Use.READS
         found = walk.statements(self._body)
         if found is Use.SETS and walk.by_hook:
             self.by_hooks.add(attribute)
+        # To write an entry reads the dict that holds it: that alone hands nothing on.
         if found is Use.READS and self._sets_entries(attribute):
             return Use.SETS
         if found is not None:
             return found
+        # Callbacks run behind the commit: what the turn has done first counts before them.
         return next((use for name in self._callbacks if (use := walk.named(name)) is not None), None)
 
     def _sets_entries(self, attribute: str) -> bool:
@@ -240,6 +246,7 @@ class TurnOrder:
         """Whether it is set only where it, or a mark that is set with it, was not there yet."""
         tops = (*self._body, *self.called)
         whole = sum(attribute in _attributes_set(node) for top in tops for node in ast.walk(top))
+        # `if self.mask is None: self.mask = …`: the first turn makes it, from what any first turn would have.
         guarded = {
             id(node)
             for top in tops

@@ -136,13 +136,16 @@ class SettledValues:
         self, function: Function, scope: ProgramScope, under_way: tuple[object, ...] = ()
     ) -> bool:
         """Whether the results of a function are settled by its arguments."""
+        # A recursion adds nothing of its own: what its other calls are made of decides.
         if function in under_way:
             return True
         nodes = list(ast.walk(function))
+        # A generator's result goes by how far it was read, one that sets outer names by what is read between.
         if any(isinstance(node, ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal) for node in nodes):
             return False
         place = Place(scope, function, frozenset(parameters_of(function)), under_way=(*under_way, function))
         results = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+        # Which `return` is taken is as much a part of the result as its value.
         tests = [node.test for node in nodes if isinstance(node, _BRANCHES)]
         return bool(results) and self._are([*results, *tests], place)
 
@@ -158,6 +161,7 @@ class SettledValues:
                     yield from self._settled_by(part, place)
             case ast.FormattedValue(value=part) | ast.Call(func=ast.Name("str"), args=[part]):
                 yield from self._settled_by(part, place)
+            # Only operations that can be undone: `n // 2` is one key for two lengths.
             case ast.BinOp(part, ast.Add() | ast.Sub() | ast.Mult(), ast.Constant()) | ast.BinOp(
                 ast.Constant(), ast.Add() | ast.Sub() | ast.Mult(), part
             ):
@@ -165,6 +169,7 @@ class SettledValues:
             case ast.Name(id=name):
                 bindings = self._bindings.get(place.scope.key(name), [])
                 statement = bindings[0].statement if len(bindings) == 1 else None
+                # A name that is set once stands for its value: `key = (h, w)` tells `h` and `w`.
                 if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                     yield from self._settled_by(statement.value, place)
 
@@ -173,6 +178,7 @@ class SettledValues:
         if OF_COMPREHENSION in name or key == place.asked or key in place.under_way:
             return True
         bindings = self._bindings.get(key, [])
+        # A function that is passed on, not called here, may do anything where it is called.
         if name == "session" or (not bindings and name in self._flow.functions):
             return False
         if not bindings:
@@ -180,6 +186,7 @@ class SettledValues:
         inside = replace(place, under_way=(*place.under_way, key))
         here = [each for each in bindings if place.region in self.around(each.statement)]
         others = [each for each in bindings if each not in here]
+        # Of several that set it elsewhere, which came last depends on when one asks.
         if others and (len(bindings) > 1 or self._may_run_again(others[0])):
             return False
         return all(self._is_binding_settled(each, inside, within=each in here) for each in bindings)
@@ -204,6 +211,7 @@ class SettledValues:
 
     def _is_attribute_settled(self, node: ast.Attribute, place: Place) -> bool:
         owner, base = node.value, _root(node)
+        # Where a tensor lies is settled, also for a weight; a weight's values are what training changes.
         if node.attr in _PLACES or node.attr in _OF_WEIGHTS:
             return node.attr in _PLACES
         if isinstance(base, ast.Name) and base.id in self._flow.imported:
@@ -220,6 +228,7 @@ class SettledValues:
         functions = self._flow.functions.get(name, [])
         if functions:
             settled = (self.is_function_settled(f, scope, place.under_way) for f, scope in functions)
+            # A bound method holds its object, with all that changes in it.
             return all(is_property(f) for f, _ in functions) and all(settled)
         key = ("", f".{name}")
         bindings = self._bindings.get(key, [])
@@ -242,6 +251,7 @@ class SettledValues:
         called = node.func
         name = name_of(called)
         given = [*node.args, *(each.value for each in node.keywords if each.arg not in _PLACES)]
+        # The values stay: the device and type that it is given, a weight's as a rule, need not be settled.
         if isinstance(called, ast.Attribute) and name in _PLACING:
             return self.is_settled(called.value, place)
         if _draws(called) or not self._are(given, place):
@@ -276,6 +286,7 @@ def _bound_by(node: ast.AST) -> Iterator[tuple[ast.expr, Binding]]:
         case ast.withitem(optional_vars=ast.expr() as target):
             yield from ((part, Binding(node, ())) for part, _ in _parts(target))
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=method), args=given)):
+            # The convention of torch: `x.add_(y)` changes `x`, `x.__len__()` does not.
             in_place = method.endswith("_") and not method.startswith("_")
             if in_place or (method in ADDS and given):
                 drawn = any(word in method for word in _DRAWING)
