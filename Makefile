@@ -65,8 +65,8 @@ bench: setup  ## make bench BENCH=recovery
 chaos: setup  ## long seeded fault runs
 	$(VENV)/python -m pytest tests -m chaos --timeout 3600
 
-unsteady: setup  ## the unit tests where every process is late at random: make unsteady UNSTEADY=7
-	PYTHONPATH=tests/unsteady UNSTEADY=$(UNSTEADY) $(VENV)/python -m pytest tests/unit -n 5 --dist worksteal
+unsteady: setup  ## the unit tests where every process is late at random: make unsteady UNSTEADY=7 SINCE=main
+	PYTHONPATH=tests/unsteady UNSTEADY=$(UNSTEADY) $(VENV)/python -m pytest tests/unit $(CHOSEN) -n 5 --dist worksteal
 
 clean:  ## remove everything that was made here
 	rm -rf .venv api/web/node_modules api/web/dist api/ringleader_api/static api/ringleader_api/guide dist build test-results
