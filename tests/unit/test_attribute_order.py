@@ -204,3 +204,53 @@ def train(session):
 def test_methods_that_every_module_has_run_no_forward(first: str, kept: str) -> None:
     ((_, uses),) = SourceText(FORWARD.format(first=first)).turns
     assert ("kept" in uses.passing, "kept" in uses.carried) == (kept == "passing", kept == "carried")
+
+
+CLASSES = """
+class Layer{base}:
+    def __init__(self):
+        self.kept = 1.0
+
+    def forward(self, x):
+        return self.kept * x
+{more}
+class Objective:
+    def __init__(self):
+        self.layer, self.kept = Layer(), None
+
+    def turn(self, x, y):
+        out = self.layer(x)
+        self.kept = f(out, y)
+{last}
+        return self.kept
+
+def train(session):
+    objective = Objective()
+{line}
+    for x, y in session.batches(rows):
+        session.step(objective.turn(x, y))
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "first"),
+    [
+        ({}, "sets"),
+        ({"base": "(nn.Module)"}, "sets"),
+        ({"more": "    def show(self):\n        print(self.kept)"}, "sets"),
+        ({"more": "    def grow(self):\n        self.kept = 2.0"}, "reads"),
+        ({"more": "    def grow(self):\n        self.kept += 1.0"}, "reads"),
+        ({"base": "(Objective)"}, "reads"),
+        ({"line": "    objective.layer.kept = 2.0"}, "reads"),
+        ({"line": "    setattr(objective.layer, 'kept', 2.0)"}, "reads"),
+        ({"last": "        self.layer.kept = self.kept"}, "reads"),
+        ({"last": "        self.kept['mean'] = x.mean()"}, "reads"),
+        ({"last": "        self.kept.append(x.mean())"}, "reads"),
+    ],
+)
+def test_an_attribute_that_a_class_has_for_good_is_not_what_turns_set_in_another(
+    parts: dict[str, str], first: str
+) -> None:
+    text = SourceText(CLASSES.format(**{"base": "", "more": "", "last": "", "line": ""} | parts))
+    (uses,) = [uses for _, uses in text.turns]
+    assert ("sets" if "kept" in uses.passing else "reads" if "kept" in uses.carried else "") == first

@@ -19,6 +19,7 @@ from ringleader.program_text.turn_paths.attribute_walk import (
     properties_of,
 )
 from ringleader.program_text.turn_paths.called_objects import CalledObjects, Functions
+from ringleader.program_text.turn_paths.other_objects import OtherObjects
 from ringleader.program_text.value_flow import ValueFlow
 
 BEHIND = "backward"
@@ -134,7 +135,12 @@ def _order_of(
         if name in reached
     ]
     order = TurnOrder(
-        [*given(loop), *loop.body], functions, callbacks, imported, [each for _, each in collates]
+        [*given(loop), *loop.body],
+        functions,
+        callbacks,
+        imported,
+        [each for _, each in collates],
+        others=OtherObjects([top for flow in flows for top in flow.scopes]),
     )
     lines = [set(range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)), *(set() for _ in flows[1:])]
     for function in (*order.called, *order.giving):
@@ -166,6 +172,7 @@ class TurnOrder:
         callbacks: the names of functions that run once a step is committed.
         imported: names that are no object's.
         collates: what makes batches of rows, as a loop is given it.
+        others: the classes of the program.
     """
 
     def __init__(
@@ -175,12 +182,15 @@ class TurnOrder:
         callbacks: Sequence[str] = (),
         imported: Collection[str] = (),
         collates: Sequence[ast.AST] = (),
+        *,
+        others: OtherObjects | None = None,
     ) -> None:
         self._body = body
         self._imported = imported
         self._lambdas = [each.body for each in collates if isinstance(each, ast.Lambda)]
         self._functions = functions
         self._callbacks = callbacks
+        self._others = others or OtherObjects()
         self._objects = CalledObjects(body, functions)
         self.by_hooks: set[str] = set()
         self.called = self._reached()
@@ -205,7 +215,14 @@ class TurnOrder:
 
     def first(self, attribute: str) -> Use | None:
         """What a turn does first with the attribute; None where it may do nothing."""
-        walk = AttributeWalk(attribute, self._functions, self._imported, self._objects)
+        found = self._first(attribute)
+        if found is Use.READS and attribute in self.changed():
+            others = self._others.reads(attribute)
+            return self._first(attribute, others) if others else found
+        return found
+
+    def _first(self, attribute: str, others: Collection[int] = ()) -> Use | None:
+        walk = AttributeWalk(attribute, self._functions, self._imported, self._objects, others=others)
         gives = (*map(walk.touches, self.giving), *(walk.statements([each]) for each in self._lambdas))
         # Rows are made before the turn begins, so what reads for them finds what the last turn left.
         if Use.READS in gives:
@@ -233,7 +250,8 @@ class TurnOrder:
         held |= {id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr in _VIEWS}
         loads = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr == attribute]
         walks = (
-            AttributeWalk(attribute, self._functions, self._imported, self._objects, key) for key in keys
+            AttributeWalk(attribute, self._functions, self._imported, self._objects, entry=key)
+            for key in keys
         )
         return (
             bool(keys)

@@ -32,6 +32,7 @@ class AttributeWalk:
     Args:
         objects: what runs where an object is called.
         entry: of a dict, the key of the only entry that counts; empty for the attribute as a whole.
+        others: the nodes that read an attribute of that name of other objects.
     """
 
     def __init__(
@@ -40,11 +41,14 @@ class AttributeWalk:
         functions: Functions,
         imported: Collection[str],
         objects: CalledObjects,
+        *,
         entry: str = "",
+        others: Collection[int] = (),
     ) -> None:
         self.by_hook = False
         self._attribute = attribute
         self._entry = entry
+        self._others = others
         self._imported = imported
         self._functions = functions
         self._objects = objects
@@ -123,7 +127,7 @@ class AttributeWalk:
         inside = self._one(node.value)
         if inside is None and node.attr in self._properties and isinstance(node.ctx, ast.Load):
             inside = self.named(node.attr)
-        if inside is not None or node.attr != self._attribute:
+        if inside is not None or node.attr != self._attribute or id(node) in self._others:
             return inside
         return Use.SETS if isinstance(node.ctx, ast.Store) else Use.READS
 
@@ -158,7 +162,7 @@ class AttributeWalk:
             return self._any_of(functions)
         if not calls_an_object(called, self._imported):
             return None
-        if isinstance(called, ast.Attribute) and name == self._attribute:
+        if isinstance(called, ast.Attribute) and name == self._attribute and id(called) not in self._others:
             return Use.READS
         own = () if isinstance(called, ast.Attribute) and name in self._objects.layers else CALLED
         return next((use for each in own if (use := self.named(each)) is not None), None) or self._hooked()
