@@ -274,6 +274,7 @@ EVENTS: dict[str, EventWords] = {
             "cure": "what to do",
             "how": "what is wrong with it, in words",
             "beforehand": "true where it was found before it did harm",
+            "raises": "true where it is an exception of workers that join, which no weight differs by",
         },
     ),
     "boundary.unrecorded": EventWords(

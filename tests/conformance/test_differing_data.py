@@ -112,23 +112,6 @@ def seeded(session: Session) -> None:
     drawn_weights(session, np.random.default_rng(3))
 
 
-def test_what_one_worker_has_found_is_in_the_result_of_a_later_attempt(tmp_path: Path) -> None:
-    first = Cast(
-        SPEC,
-        without_a_seed,
-        FaultPlan().pause(at_step=1),
-        artifacts=tmp_path,
-        checkpoints=str(tmp_path / "saved"),
-    )
-    assert first.play().outcome == "paused"
-    first.cues, first.attempt = FaultPlan(), 2
-    play = first.play()
-    assert play.outcome == "succeeded", (play.reason, play.message)
-    assert {end.reproducible_why.partition(" (")[0] for end in play.finished.values()} == {
-        "the initial weights"
-    }
-
-
 @pytest.mark.parametrize("sync", ["ring", "parameter_server"])
 def test_initial_weights_without_a_seed_are_told(sync: str, tmp_path: Path) -> None:
     spec = in_mode(sync)

@@ -155,3 +155,49 @@ def test_a_job_that_lies_about_its_time_and_generations_harms_nobody(here: Stage
     )
     here.tick(2)
     assert (here.state(job_id), here.client.get("/api/v1/jobs").status_code) == ("succeeded", 200)
+
+
+HOW = "has another value when its lines run again"
+FOUND = {"variable": "rate", "line": "train.py:4", "how": HOW, "cure": "keep it"}
+SENTENCE = f"the program's rate (train.py:4) {HOW}: keep it"
+
+
+def reproducible(here: Stage, job_id: str) -> tuple[bool, str]:
+    result = here.job(job_id)["result"]
+    return result["reproducible"], result["reproducible_why"]
+
+
+@pytest.mark.parametrize("before", [{}, {"beforehand": True, "cure": "nothing has gone wrong yet: keep it"}])
+def test_what_a_worker_has_found_that_is_gone_is_in_the_result(before: dict[str, Any], here: Stage) -> None:
+    job_id = here.running()
+    other = {**FOUND, "variable": "the kept object 'ema'", "line": "train.py:9"}
+    found = [event(1, "program.differs", **FOUND | before), event(2, "program.differs", **other)]
+    again = event(3, "program.differs", **FOUND)  # from a second worker
+    here.post(job_id, records=[*found, again, outcome(1, "succeeded", result=RESULT)])
+    assert reproducible(here, job_id) == (False, f"{SENTENCE}; also the kept object 'ema' (train.py:9)")
+
+
+def test_what_an_earlier_attempt_has_found_is_in_the_result(here: Stage) -> None:
+    job_id = here.running()
+    here.post(job_id, status=status("running", step=80), records=[event(1, "program.differs", **FOUND)])
+    lost(here, job_id)
+    here.post(
+        job_id, 2, status=status("running"), records=[event(1, "checkpoint.restored", step=72, attempt=1)]
+    )
+    here.post(job_id, 2, records=[outcome(1, "succeeded", result=RESULT)])
+    assert reproducible(here, job_id) == (False, SENTENCE)
+
+
+def test_what_the_last_workers_know_too_is_in_the_result_once(here: Stage) -> None:
+    job_id = here.running()
+    told = RESULT | {"reproducible": False, "reproducible_why": f"machines differ; {SENTENCE}"}
+    records = [event(1, "program.differs", **FOUND), outcome(1, "succeeded", result=told)]
+    here.post(job_id, records=records)
+    assert reproducible(here, job_id) == (False, f"machines differ; {SENTENCE}")
+
+
+def test_an_exception_that_joiners_alone_would_raise_changes_no_bits(here: Stage) -> None:
+    job_id = here.running()
+    raised = FOUND | {"variable": "an exception", "beforehand": True, "raises": True}
+    here.post(job_id, records=[event(1, "program.differs", **raised), outcome(1, "succeeded", result=RESULT)])
+    assert reproducible(here, job_id) == (True, "")

@@ -217,6 +217,8 @@ def test_what_only_a_later_worker_raises_is_told_and_changes_no_bits(
 ) -> None:
     assert job.run(raises_elsewhere).reproducible
     assert job.told == [("an exception", True)]
+    [raises] = [data["raises"] for kind, data in job.recorded.events if kind == "program.differs"]
+    assert raises
     assert "a worker that joins later would raise here (test_beside.py:" in capsys.readouterr().out
 
 

@@ -272,6 +272,7 @@ class DatasetLoops:
             carrying.begin_turn()
             yield batch
             carrying.end_turn()
+            self._member.update_inputs.end_turn()
             settings.behind_turn()
 
     def _run_dry(self, loop: BatchLoop, request: LoopRequest) -> Iterator[Any]:

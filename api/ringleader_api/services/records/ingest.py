@@ -276,7 +276,7 @@ def _apply_outcome(session: Session, job: Job, told: OutcomeRecord, now: datetim
     """Store how the attempt ended. An end decided before (a cancel, max_runtime_s) stands."""
     job.outcome_at = now
     if told.result is not None:
-        job.result = over_all_attempts(job, told.result).model_dump(mode="json")
+        job.result = over_all_attempts(session, job, told.result).model_dump(mode="json")
     if job.state is State.STOPPING and job.target is State.PAUSED:
         _ended_while_pausing(session, job, told, now)
     if job.state not in TRUE_STATES:

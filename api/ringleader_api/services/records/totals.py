@@ -1,11 +1,16 @@
-"""The cost of a job over all its attempts: repeated steps, recoveries, generations, time."""
+"""A job over all its attempts: its cost (repeated steps, recoveries, generations, time), and whether it gives the same
+bits again."""
 
 from typing import Any
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ringleader.wire.findings import DIFFERS, why_of
 from ringleader.wire.views import Result, Spent, Totals
 from ringleader_api.store.moves import MOST_GENERATIONS
 from ringleader_api.store.spent import together
-from ringleader_api.store.tables import Job
+from ringleader_api.store.tables import Event, Job
 
 BEGINS_WITH = frozenset({"checkpoint.restored", "checkpoint.none"})
 """The events that name the step with which a later attempt begins."""
@@ -40,12 +45,12 @@ def counted(job: Job, kind: str, data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "steps_lost": lost}
 
 
-def over_all_attempts(job: Job, told: Result) -> Result:
-    """The result of the attempt that succeeded, with the cost of those before it."""
+def over_all_attempts(session: Session, job: Job, told: Result) -> Result:
+    """The result of the attempt that succeeded, with the cost of those before it and what their workers have found."""
     own = Spent.model_validate(told.model_dump(include=set(Spent.model_fields)))
     job.spending = longest(job.spending, own)
     job.generation = max(job.generation, min(told.generations, MOST_GENERATIONS))
-    return told.model_copy(update=totals(job).model_dump())
+    return told.model_copy(update=totals(job).model_dump() | _found(session, job, told))
 
 
 def longest(before: dict[str, Any] | None, told: Spent) -> dict[str, Any]:
@@ -53,6 +58,17 @@ def longest(before: dict[str, Any] | None, told: Spent) -> dict[str, Any]:
     now = together(told.model_dump())
     # By its time, which does not go back: posts may overtake each other.
     return before if before is not None and before["wall_s"] > now.wall_s else now.model_dump()
+
+
+def _found(session: Session, job: Job, told: Result) -> dict[str, Any]:
+    """The fields of the result that differ from those told, where a worker has found that the program differs."""
+    if not told.reproducible:
+        return {}
+    # A worker that alone had found it may be gone: those that have finished, in this attempt or a later one that went
+    # on from others' checkpoint, do not know of it.
+    query = select(Event.data).where(Event.job_id == job.id, Event.type == DIFFERS).order_by(Event.seq)
+    why = why_of(session.scalars(query))
+    return {"reproducible": False, "reproducible_why": why} if why else {}
 
 
 def _whole(told: object) -> int:

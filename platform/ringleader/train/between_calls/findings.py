@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-DIFFERS = "program.differs"
-NO_HARM = "nothing has gone wrong yet"
+from ringleader.wire.findings import NO_HARM, sentence_of
+
 BODY_CURE = (
     "read session.loss, pass the value to session.step(loss, name=value) for the log, or compute it with "
     "session.evaluate"
@@ -38,9 +38,7 @@ class VariableFinding:
 
     @property
     def sentence(self) -> str:
-        # "the weights 0.bias" and "the kept object 'ema'" are the session's.
-        whose = "" if self.variable.startswith("the ") else "the program's "
-        return f"{whose}{self.variable} ({self.line}) {self.how}: {self.cure}"
+        return sentence_of(self.variable, self.line, self.how, self.cure)
 
     @property
     def beforehand(self) -> dict[str, Any]:

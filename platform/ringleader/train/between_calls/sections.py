@@ -35,12 +35,12 @@ from ringleader.train.between_calls.boundaries import (
     suits,
 )
 from ringleader.train.between_calls.derived_weights import compute, derived_of
-from ringleader.train.between_calls.findings import NO_HARM
 from ringleader.train.between_calls.tensor_access import TensorAccess
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.state.optimizers.state_loading import put_states
 from ringleader.train.state.training_state import TrainingState
+from ringleader.wire.findings import NO_HARM
 
 KEPT_BYTES = 1 << 30
 """The bound of the tensors of all boundaries together; what the program touches beyond it is not recorded."""

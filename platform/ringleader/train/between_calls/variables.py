@@ -5,7 +5,6 @@ A variable that differs there is made of something that the session does not kno
 a seed, a loop's body. The job goes on, and its result says so.
 """
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,23 +17,19 @@ from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.program_text.current_line import running_frames
 from ringleader.train.between_calls.call_variables import NOTHING, CallVariables, Texts
 from ringleader.train.between_calls.files.program_files import ProgramFiles
-from ringleader.train.between_calls.findings import (
-    DIFFERS,
-    NO_HARM,
-    VariableFinding,
-)
+from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.loop_names import names_of_bounds
 from ringleader.train.between_calls.objects.value_kinds import plain_name
 from ringleader.train.between_calls.sections import ProgramSections
-from ringleader.train.between_calls.text_comparison import TextComparison, number_of, number_of_text
+from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.generation.agreement import BRANCH_ON
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
+from ringleader.wire.findings import DIFFERS, NO_HARM, why_of
 
 CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""
 SENTENCE_BYTES = 400
-MOST_NAMED = 3
 READ_CURE = (
     "the top of the program, which runs on each worker that comes later, too, has read {}, which has changed since the "
     "job began. The job itself goes on from where it was: leave such lines out, or begin with init_from"
@@ -74,11 +69,7 @@ class ProgramVariables:
     @property
     def why_other_bits(self) -> str:
         """The variables that differ, with their lines and the cure; empty where nothing was found."""
-        if not self.found:
-            return self._told_by_others
-        first, *others = self.found.values()
-        also = ", ".join(f"{each.variable} ({each.line})" for each in others[:MOST_NAMED])
-        return f"{first.sentence}{'; also ' if also else ''}{also}"
+        return why_of(map(asdict, self.found.values())) or self._told_by_others
 
     def look(self, number: int, dataset: Any = None) -> None:
         """Read the variables as call `number` begins, and compare them where the lines before it ran again.
@@ -141,25 +132,6 @@ class ProgramVariables:
         # The cut to SENTENCE_BYTES may have split a character.
         told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
         self._told_by_others = next(filter(None, told), "")
-
-    @property
-    def number_of_found(self) -> int:
-        """A number below 2**48 for the findings that this member knows, never 0."""
-        return number_of_text(repr(sorted(self.found)))
-
-    def share(self) -> None:
-        """Give all members, who call this together, the findings of each: who alone knows of one may be lost before the
-        end, or be none of those whose state a checkpoint has. Raises ExchangeBroken."""
-        generation = self._context.generation
-        mine = json.dumps([asdict(finding) for finding in self.found.values()]).encode()
-        sizes = torch.zeros(len(generation.plan.members), dtype=torch.float64)
-        sizes[generation.rank] = len(mine)
-        sizes = generation.exchange.all_reduce(sizes)
-        said = torch.zeros(len(sizes), int(sizes.max()), dtype=torch.float64)
-        said[generation.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.float64)
-        for row in generation.exchange.all_reduce(said).to(torch.uint8):
-            for finding in json.loads(bytes(row.tolist()).rstrip(b"\0")):
-                self.found.setdefault(finding["variable"], VariableFinding(**finding))
 
     def explained(self, error: CallMismatch) -> CallMismatch:
         """The error, with the variables that one of the members has found to differ: all call this together."""

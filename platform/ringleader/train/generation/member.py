@@ -15,6 +15,7 @@ from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.optimizer_settings import OptimizerSettings
 from ringleader.train.body.turn_state.carried_state import CarriedState
 from ringleader.train.body.turn_state.first_forward import FirstForwardState
+from ringleader.train.body.turn_state.update_inputs import UpdateInputs
 from ringleader.train.device.deterministic_kernels import DeterministicKernels
 from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.committed_state import CommittedState
@@ -80,6 +81,7 @@ class Member:
         self.variables = ProgramVariables(context, self.sections, self.warnings)
         self.functions = StepFunctions(context, self.sections, self.variables)
         self.carrying = CarriedState(context, self.variables)
+        self.update_inputs = UpdateInputs(context, self.functions, self.variables)
         self.unkept = HiddenState(context, self.carrying.passes, self.carrying.only_shows)
         self.first = FirstForwardState(context, self.carrying.passes, self.variables.find)
         self.files = FileDigests()

@@ -41,7 +41,7 @@ class Mode(ABC):
             member.spec.seed,
             member.timeline,
             member.held.models,
-            (member.unkept, member.first, member.kernels, member.beside.repeated),
+            (member.unkept, member.first, member.update_inputs, member.kernels, member.beside.repeated),
         )
         self.recorder = StepRecorder(member)
         self._loop: BatchLoop | None = None

@@ -27,12 +27,13 @@ from ringleader.files import INDEXES, SCRATCH, own_indexes
 from ringleader.lifeline import LEAST_URGENT
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.boundaries import OPTIMIZERS, live_tensors, size_bytes
-from ringleader.train.between_calls.findings import DIFFERS, NO_HARM, VariableFinding
+from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.program_check.repeated_step import RepeatedStep, other_loss
+from ringleader.wire.findings import DIFFERS, NO_HARM, RAISES
 
 AFTER_S = 10.0
 """The training time before the first check: a shorter job is not checked, and says so."""
@@ -232,7 +233,7 @@ class BackgroundCheck:
     def _raises(self, finding: VariableFinding) -> None:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
         generation, line = self._context.generation, finding.line
-        self._context.reporter.say(DIFFERS, generation.number, finding.beforehand)
+        self._context.reporter.say(DIFFERS, generation.number, finding.beforehand | {RAISES: True})
         print(
             f"ringleader: {NO_HARM}, but a worker that joins later would raise here ({line}): {finding.cure}."
         )

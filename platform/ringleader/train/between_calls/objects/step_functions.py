@@ -8,7 +8,7 @@ the committed state, and whoever takes that over compares its own.
 
 from collections.abc import Callable, Iterator
 from inspect import unwrap
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -19,6 +19,7 @@ from ringleader.program_text.current_line import running_frames, running_lines, 
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.statement_flow import MATTERS
+from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.call_variables import alike_values
 from ringleader.train.between_calls.derived_weights import derived_of, values_now
 from ringleader.train.between_calls.findings import VariableFinding
@@ -106,6 +107,13 @@ class StepFunctions:
         if self._waits_at is not None:
             self._theirs = self._waits_at = None
 
+    def of_updates(self) -> Iterator[tuple[str, str, str]]:
+        """The values that hooks of optimizers and functions of schedules go by: name, text, and "file:line" of what
+        sets it. Of the objects in their reach only what the functions, and what they call there, name."""
+        functions = [each for each in _functions_of_updates(self._context.held) if not _is_ours(each)]
+        for name, text, line in self._of(functions, ValueReader(self._context.held, {}), only_named=True):
+            yield plain_name(name), text, line
+
     def _arrive(self) -> None:
         theirs, stands = self._theirs, self._context.progress.stands
         if not theirs or self._sections.catches_up:
@@ -148,13 +156,20 @@ class StepFunctions:
             yield name, text, VariableFinding(plain_name(name), line, CURE, HOW)
         yield from left_by_lines(held, passing)
 
-    def _of(self, functions: list[Callable[..., Any]], reader: ValueReader) -> Iterator[tuple[str, str, str]]:
-        """The values that these functions go by: name, text, and "file:line" of what sets it."""
+    def _of(
+        self, functions: list[Callable[..., Any]], reader: ValueReader, *, only_named: bool = False
+    ) -> Iterator[tuple[str, str, str]]:
+        """The values that these functions go by: name, text, and "file:line" of what sets it.
+
+        Args:
+            only_named: of attributes those that the functions name, also where each turn sets them first.
+        """
         if not functions:
             return
         roots: list[tuple[Key, Any]] = [(MATTERS, each) for each in functions]
         roots += [(("", name), value) for each in functions for name, value in _globals_of(each).items()]
         objects = list(objects_in(roots, lambda value: _is_committed(reader, value)))
+        named = _named_by(functions, objects) if only_named else None
         files = {file for each in objects for file in files_of(each.value)}
         flows = JoinedFlows((text for text in map(text_of, files) if text is not None), running_lines())
         # Of models: buffers that nobody saves, which the other reader leaves out with those that are committed.
@@ -165,8 +180,8 @@ class StepFunctions:
         derived = {id(weight) for weight in values_now(derived_of(each.value for each in models))}
         loose = (*_schedules_of(functions), *_changed_globals(functions))
         for reads, values in (
-            (reader, (*loose, *self._values_of(others, flows))),
-            (unsaved, self._values_of(models, flows)),
+            (reader, (*loose, *self._values_of(others, flows, named))),
+            (unsaved, self._values_of(models, flows, named)),
         ):
             for name, key, value in values:
                 if not flows.matters(key) or id(value) in derived:
@@ -177,14 +192,46 @@ class StepFunctions:
                     if text is not None:
                         yield shown, text, line
 
-    def _values_of(self, objects: list[ProgramObject], flows: JoinedFlows) -> Iterator[tuple[str, Key, Any]]:
+    def _values_of(
+        self, objects: list[ProgramObject], flows: JoinedFlows, named: set[str] | None
+    ) -> Iterator[tuple[str, Key, Any]]:
         passing = self._variables.passing
         for each in objects:
             for shown, key, value in alike_values(each.value):
                 # Turns leave what they like in an attribute that each of them sets first.
-                if key[1].lstrip(".") not in passing and any(flows.matters(way) for way in each.keys):
+                attribute = plain(key[1]).lstrip(".")
+                wanted = key[1].lstrip(".") not in passing if named is None else attribute in named
+                if wanted and any(flows.matters(way) for way in each.keys):
                     name = each.name or _name_of(each.value)
                     yield (name + shown).lstrip(".:"), key, value
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether it is none of the program's."""
+    inner = _function_in(function)
+    return (inner or type(function)).__module__.startswith(_OF_OTHERS)
+
+
+def _named_by(functions: list[Callable[..., Any]], objects: list[ProgramObject]) -> set[str]:
+    """The names in the text of these functions, and of functions and methods in their reach that they name."""
+    methods: dict[str, list[CodeType]] = {}
+    for each in objects:
+        kinds = each.value.__mro__ if isinstance(each.value, type) else type(each.value).__mro__
+        members = [member for kind in kinds for member in vars(kind).items()]
+        for name, value in [(getattr(each.value, "__name__", ""), each.value), *members]:
+            inner = _function_in(getattr(value, "fget", value))
+            if inner is not None:
+                methods.setdefault(name, []).append(inner.__code__)
+    left = [inner.__code__ for each in functions if (inner := _function_in(each)) is not None]
+    left += [code for each in functions for code in methods.get("__call__", []) if _function_in(each) is None]
+    named: set[str] = set()
+    while left:
+        code = left.pop()
+        new = {*code.co_names, *code.co_freevars} - named
+        named |= new
+        left += [each for each in code.co_consts if isinstance(each, CodeType)]
+        left += [each for name in new for each in methods.get(name, ())]
+    return named
 
 
 def _hooks_of(held: TrainingState) -> Iterator[str]:
@@ -220,6 +267,11 @@ def functions_of_steps(held: TrainingState) -> Iterator[Callable[..., Any]]:
 
 def _wrapped_functions_of(held: TrainingState) -> Iterator[Callable[..., Any]]:
     yield from held.callbacks
+    yield from _functions_of_updates(held)
+
+
+def _functions_of_updates(held: TrainingState) -> Iterator[Callable[..., Any]]:
+    """The hooks of optimizers, and the functions of registered schedules."""
     for optimizer, _ in held.optimizers:
         for hooks in _HOOKS:
             yield from getattr(optimizer, hooks, {}).values()

@@ -157,19 +157,13 @@ class MemberComparison:
             self._correct(told)
 
     def before_saving(self) -> None:
-        """Compare members, and what they have found, at the boundary that all are about to copy for a checkpoint.
-        Raises ExchangeBroken."""
+        """Compare members at the boundary that all are about to copy for a checkpoint. Raises ExchangeBroken."""
         context = self._context
         if not self._on or self._leased:
             return  # where items are leased members were compared as the loop began, and no lines have run since
-        said = torch.zeros(2, len(context.generation.plan.members), dtype=torch.float64)
-        said[0, context.generation.rank] = self._fingerprint()
-        said[1, context.generation.rank] = self._program_variables.number_of_found
-        told, found = (
-            [int(value) for value in row] for row in context.generation.exchange.all_reduce(said).tolist()
-        )
-        if differ(found, but=0):
-            self._program_variables.share()
+        said = torch.zeros(len(context.generation.plan.members), dtype=torch.float64)
+        said[context.generation.rank] = self._fingerprint()
+        told = [int(value) for value in context.generation.exchange.all_reduce(said).tolist()]
         if differ(told):
             self._correct(told)
 
