@@ -7,8 +7,8 @@ import click
 
 from reference.markdown import block, code, page, prose, sentence, table
 
-LEAD = """Ids take the beginning of an id, or a name that one job has. `-o json` prints what programs read. Errors go
-to standard error, and say what to do."""
+LEAD = """A job is named by the beginning of its id, or by a name that it alone has. `-o json`
+prints output for programs. Errors go to standard error and say what to do."""
 
 
 def cli_page() -> str:

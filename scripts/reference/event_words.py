@@ -1,4 +1,4 @@
-"""What each event of a job says, and each field of its data, in words. A test holds this and the code together."""
+"""The events of a job and the fields of their data, in words. A test keeps this and the code together."""
 
 from dataclasses import dataclass, field
 
@@ -16,60 +16,62 @@ class EventWords:
     fields: dict[str, str] = field(default_factory=dict)
 
 
-WHO = "who decided it: a user, or scheduler, supervisor, reconciler"
+WHO = "who decided it: a user, or `scheduler`, `supervisor` or `reconciler`"
 WORKER = "the member's id"
-PID = "its process, where that is known"
+PID = "its process ID, if known"
 RANK = "its rank in the generation"
 STEP = "the newest committed step"
 MOVED = {
     "who": WHO,
-    "from": "the state before",
-    "reason": "`code`, `message` and `hint`, where there is a reason",
+    "from": "the previous state",
+    "reason": "`code`, `message` and `hint`, if there is a reason",
 }
-ENDING = MOVED | {"target": "the state that it will end in"}
+ENDING = MOVED | {"target": "the state in which it will end"}
 EVENTS: dict[str, EventWords] = {
     "job.queued": EventWords(
-        "It waits for room: submitted, resumed, preempted, or to be tried again.",
+        "The job waits in the queue: it was submitted, resumed or preempted, or it will be retried.",
         MOVED
         | {
-            "framework": "of a job file that says `auto`, what was chosen",
+            "framework": "the framework chosen, if the job file says `auto`",
             "framework_why": "the reason for that choice",
         },
     ),
-    "job.starting": EventWords("An attempt has places, and its supervisor is being started.", MOVED),
+    "job.starting": EventWords(
+        "Resources are reserved for an attempt, and its supervisor is starting.", MOVED
+    ),
     "job.running": EventWords("At least `workers.min` members can commit.", MOVED),
     "job.recovering": EventWords("Fewer than `workers.min` members can commit.", MOVED),
-    "job.stopping": EventWords("Its end is decided, and is being carried out.", ENDING),
-    "job.paused": EventWords("Its state is saved, and its places are free.", MOVED),
-    "job.succeeded": EventWords("It has ended as it should, and has a result.", MOVED),
-    "job.failed": EventWords("It has failed, for the `reason`.", MOVED),
-    "job.cancelled": EventWords("Somebody has ended it.", MOVED),
+    "job.stopping": EventWords("The job is being shut down.", ENDING),
+    "job.paused": EventWords("The job's state is saved, and its resources are released.", MOVED),
+    "job.succeeded": EventWords("The job finished and has a result.", MOVED),
+    "job.failed": EventWords("The job failed; `reason` says why.", MOVED),
+    "job.cancelled": EventWords("The job was cancelled.", MOVED),
     "workers.resized": EventWords(
-        "Somebody has set `workers.min` and `workers.max`.",
-        {"who": "the user", "min": "`workers.min` from now on", "max": "`workers.max` from now on"},
+        "A user changed `workers.min` and `workers.max`.",
+        {"who": "the user", "min": "the new `workers.min`", "max": "the new `workers.max`"},
     ),
     "workers.granted": EventWords(
-        "The scheduler has given it surplus, or taken some back.",
+        "The scheduler changed the number of workers above `workers.min` that the job may have.",
         {
             "who": "scheduler",
-            "from": "the workers before",
-            "workers": "the workers that it may have from now on",
+            "from": "the previous number of workers",
+            "workers": "the number of workers that the job may have now",
         },
     ),
     "priority.changed": EventWords(
-        "Somebody has set its priority.",
-        {"who": "the user", "from": "the priority before", "priority": "the priority from now on"},
+        "A user changed the job's priority.",
+        {"who": "the user", "from": "the previous priority", "priority": "the new priority"},
     ),
     "labels.changed": EventWords(
-        "Somebody has changed its labels.",
+        "A user changed the job's labels.",
         {
             "who": "the user",
-            "set": "the labels with new values",
-            "removed": "the keys of those it has no more",
+            "set": "labels that were added or changed",
+            "removed": "keys of labels that were removed",
         },
     ),
     "fault.injected": EventWords(
-        "A fault was injected on purpose.",
+        "A user injected a fault.",
         {
             "who": "the user",
             "fault": "its kind",
@@ -78,73 +80,74 @@ EVENTS: dict[str, EventWords] = {
         },
     ),
     "supervisor.silent": EventWords(
-        "The job's supervisor posts nothing any more.", {"reason": "`code`, `message` and `hint`"}
+        "The control plane has stopped receiving records from the job's supervisor.",
+        {"reason": "`code`, `message` and `hint`"},
     ),
-    "supervisor.heard": EventWords("The supervisor posts again."),
+    "supervisor.heard": EventWords("The control plane receives the supervisor's records again."),
     "supervisor.returned": EventWords(
-        "The supervisor has ended and was started anew; it goes on from its notes.",
-        {"start": "the number of its start", "gone": "members whose processes ended meanwhile"},
+        "The supervisor died and was restarted; it continues from its stored state.",
+        {"start": "the number of this start", "gone": "members whose processes ended in the meantime"},
     ),
     "generation.formed": EventWords(
-        "Members have agreed to train together.",
+        "A new generation of members trains together.",
         {
-            "members": "their ids, in the order of their ranks",
-            "cause": "`start`, `lost`, `join`, `resize` or `drain`; `pause` and `short`: to save what "
-            "they hold",
+            "members": "the members' ids, in rank order",
+            "cause": "`start`, `lost`, `join`, `resize` or `drain`; `pause` and `short` form one "
+            "only to save its state",
             "step": STEP,
             "world": "the number of workers",
         },
     ),
     "worker.joined": EventWords(
-        "A member is in a generation for the first time.",
+        "A member takes part in a generation for the first time.",
         {
             "worker": WORKER,
             "pid": PID,
-            "node": "the id of its node, where that is known",
-            "address": "that of its node, likewise",
+            "node": "the id of its node, if known",
+            "address": "the address of its node, if known",
             "rank": RANK,
             "step": STEP,
         },
     ),
     "worker.left": EventWords(
-        "A member has left between two steps, as was asked of it.",
+        "A member left between two steps, as planned.",
         {
             "worker": WORKER,
             "pid": PID,
             "cause": "`resize`, `drain` or `slow`",
-            "why": "the notice's words, where there was one",
-            "step": "steps it had applied",
+            "why": "the text of the shutdown notice, if there was one",
+            "step": "the number of steps it had applied",
         },
     ),
     "worker.lost": EventWords(
-        "A member is gone without having been asked.",
+        "A member was lost unexpectedly.",
         {
             "worker": WORKER,
             "pid": PID,
             "rank": RANK,
-            "cause": "how it ended, as far as is known: `died (SIGKILL)`, `frozen`, `stalled`, …",
-            "why": "what it said at last, where it said something",
+            "cause": "how it ended, if known: `died (SIGKILL)`, `frozen`, `stalled`, …",
+            "why": "its last output, if any",
             "step": STEP,
-            "phase": "what it was doing",
+            "phase": "what it was doing at the time",
         },
     ),
     "worker.explained": EventWords(
-        "More is known of why a member was lost.",
+        "More details of why a member was lost.",
         {
             "worker": WORKER,
             "pid": PID,
-            "cause": "how it ended: the exit code, the signal, or the cluster's words",
+            "cause": "how it ended: the exit code, the signal, or the cluster's message",
         },
     ),
     "worker.stalled": EventWords(
-        "A worker beats, and does not advance.",
+        "A worker sends heartbeats but makes no progress.",
         {
             "worker": WORKER,
             "pid": PID,
             "rank": RANK,
             "step": STEP,
             "phase": "what it is doing",
-            "since_s": "for how long",
+            "since_s": "seconds without progress",
         },
     ),
     "worker.slow": EventWords(
@@ -154,30 +157,30 @@ EVENTS: dict[str, EventWords] = {
             "pid": PID,
             "rank": RANK,
             "step": STEP,
-            "step_s": "its time for its share of a step",
-            "others_s": "that of the others",
-            "evicted": "whether it leaves for that (`policy.evict_slow`)",
+            "step_s": "seconds it takes for its share of a step",
+            "others_s": "the same for the other workers",
+            "evicted": "whether it is evicted for this (`policy.evict_slow`)",
         },
     ),
     "worker.astray": EventWords(
-        "A worker that followed a member before it joined had other state; it is given the whole.",
-        {"worker": WORKER, "pid": PID, "what": "what differed", "why": "how that comes about"},
+        "A worker that followed a member before it joined had a different state; it receives the whole state.",
+        {"worker": WORKER, "pid": PID, "what": "what differed", "why": "the likely cause"},
     ),
     "recovered": EventWords(
-        "The first step after a loss is committed; of a hosted job, its program runs again. Times in seconds.",
+        "The first step after a loss was committed, or the program of a hosted job runs again. Times are in seconds.",
         {
-            "detect_s": "from the first sign to knowing who was lost",
-            "decide_s": "to the new plan",
-            "regroup_s": "until all its members were connected",
-            "heal_s": "until all had the newest state",
-            "redo_s": "until the next step was committed",
-            "total_s": "all of it",
-            "steps_lost": "committed steps that have to be trained again; not told of a hosted job",
+            "detect_s": "from the first sign of the loss until it is known who was lost",
+            "decide_s": "until the new plan is made",
+            "regroup_s": "until all its members are connected",
+            "heal_s": "until all of them have the newest state",
+            "redo_s": "until the next step is committed",
+            "total_s": "the sum of these",
+            "steps_lost": "committed steps that must be trained again; absent for hosted jobs",
         },
     ),
     "member.differed": EventWords(
-        "A member's state was not that of the others; it was given theirs before that did harm.",
-        {"worker": WORKER, "what": "what differed", "why": "how that comes about"},
+        "A member's state differed from that of the others; it received theirs before this did any harm.",
+        {"worker": WORKER, "what": "what differed", "why": "the likely cause"},
     ),
     "artifact.saved": EventWords(
         "The program saved a file at a settled step (`session.save`, `log_image`, `log_histogram`, `log_text`).",
@@ -190,104 +193,108 @@ EVENTS: dict[str, EventWords] = {
         },
     ),
     "artifact.failed": EventWords(
-        "What the program saved is not kept, and other files for the same reason. Training goes on.",
-        {"file": "the first such file", "step": STEP, "why": "the reason", "hint": "what to do"},
+        "A file that the program saved could not be kept; later files that fail for the same reason are not reported. "
+        "Training continues.",
+        {"file": "the first file that failed", "step": STEP, "why": "the reason", "hint": "what to do"},
     ),
     "checkpoint.saved": EventWords(
-        "A checkpoint is whole, and a later attempt can start from it.",
+        "A checkpoint is complete, and a later attempt can start from it.",
         {
             "step": "its step",
-            "uri": "its place",
+            "uri": "where it is",
             "size_bytes": "its size",
-            "copied_s": "how long training waited for the copy",
-            "removed": "older checkpoints that were removed for it",
-            "not_removed": "those that could not be",
+            "copied_s": "seconds that training waited for the copy",
+            "removed": "older checkpoints that were removed",
+            "not_removed": "older checkpoints that could not be removed",
         },
     ),
     "checkpoint.failed": EventWords(
-        "A checkpoint could not be written. Training goes on.",
-        {"why": "the file system's words", "step": "its step, where that is known"},
+        "A checkpoint could not be written. Training continues.",
+        {"why": "the file system's error message", "step": "its step, if known"},
     ),
     "checkpoint.restored": EventWords(
-        "A later attempt begins with a checkpoint.",
+        "An attempt starts from a checkpoint.",
         {
-            "uri": "its place",
+            "uri": "where it is",
             "step": "its step",
             "attempt": "the attempt that wrote it",
-            "calls": "session calls that are finished in it",
+            "calls": "the number of session calls finished in it",
         },
     ),
     "checkpoint.none": EventWords(
-        "A later attempt begins anew: there is no checkpoint that can be read.", {"step": "0"}
+        "An attempt starts from step 0, as no checkpoint can be read.", {"step": "0"}
     ),
     "checkpoint.skipped": EventWords(
-        "A checkpoint cannot be read, and is passed over.", {"why": "what is wrong"}
+        "A checkpoint cannot be read and was skipped.", {"why": "what is wrong with it"}
     ),
     "weights.loaded": EventWords(
-        "The job begins with the weights of `init_from`.",
+        "The job starts with the weights of `init_from`.",
         {
-            "uri": "their place",
-            "taken": "how many weights and buffers were taken over",
-            "only_here": "names that are not there",
-            "only_there": "names that this job does not have",
-            "other_shape": "names of another shape",
-            "not_taken": "what `init_from` leaves behind, in words",
-            "optimizers": "of how many parameters the optimizers' states were taken over",
+            "uri": "where they are",
+            "taken": "the number of weights and buffers loaded",
+            "only_here": "names that only this job has",
+            "only_there": "names that only the other one has",
+            "other_shape": "names whose shapes differ",
+            "not_taken": "what `init_from` does not load, in words",
+            "optimizers": "the number of parameters whose optimizer state was loaded",
         },
     ),
     "requirements.installing": EventWords(
-        "A node begins to install the job's packages.",
-        {"from": "the file, or `requirements`", "packages": "how many are pinned"},
+        "A node starts to install the job's packages.",
+        {"from": "the file, or `requirements`", "packages": "the number of pinned packages"},
     ),
     "requirements.installed": EventWords(
-        "A node has installed them.",
-        {"packages": "those that were missing, with versions", "took_s": "how long it took"},
+        "A node has installed the job's packages.",
+        {
+            "packages": "the packages that were missing, with versions",
+            "took_s": "how long it took, in seconds",
+        },
     ),
     "exchange.chosen": EventWords(
         "How gradients, or weights, travel between the members.",
         {
-            "algorithm": "as in the job file, or the mode",
-            "ways": "by schedule: the number of buckets, and their least and most bytes",
-            "costs": "what was measured: latency and bytes a second, inside a node and between nodes",
+            "algorithm": "the algorithm of the job file, or the mode",
+            "ways": "for each schedule: the number of its buckets, and the bytes of the smallest and the largest",
+            "costs": "measured latency and bytes per second, inside a node and between nodes",
         },
     ),
     "program.failed": EventWords(
-        "The program of a hosted job has failed by itself, and starts anew on all members unless it has too often.",
+        "The program of a hosted job failed. It is restarted on all members, unless it has failed too often.",
         {
             "worker": WORKER,
             "pid": PID,
             "rank": RANK,
-            "why": "how it ended, and its last lines",
+            "why": "how it ended, and its last lines of output",
             "failures": "failures spent so far",
             "most": "`max_failures` of the job",
         },
     ),
     "framework.chosen": EventWords(
-        "The first worker has found what `framework: auto` stands for: nothing had chosen when the job was submitted.",
+        "The first worker has chosen the framework for `framework: auto`, as it was not chosen at submission.",
         {"framework": "what was chosen", "framework_why": "the reason for that choice"},
     ),
     "program.differs": EventWords(
-        "A variable of the program is not what it would be on another number of workers.",
+        "A variable of the program would have another value with another number of workers.",
         {
             "variable": "its name",
-            "line": "`file:line` of what set it",
+            "line": "`file:line` where it was set",
             "cure": "what to do",
-            "how": "what is wrong with it, in words",
-            "beforehand": "true where it was found before it did harm",
-            "raises": "true where it is an exception of workers that join, which no weight differs by",
+            "how": "what is wrong, in words",
+            "beforehand": "true if it was found before it did any harm",
+            "raises": "true if it is an exception of workers that join, which changes no weights",
         },
     ),
     "boundary.unrecorded": EventWords(
-        "Lines between two loops make something of more weights than are recorded there.",
+        "Lines between two loops compute something from more weights than are recorded there.",
         {
             "line": "`file:line`",
-            "variable": "the name, where it has one",
-            "bound_bytes": "how much is recorded at most",
+            "variable": "its name, if it has one",
+            "bound_bytes": "the most that is recorded, in bytes",
             "cure": "what to do",
         },
     ),
     "warning": EventWords(
-        "A request of the job is not met, or something will fail.",
-        {"about": "its subject, in a word", "message": "what happens", "hint": "what to do"},
+        "Something that the job asks for has no effect, or is likely to fail.",
+        {"about": "the subject, in one word", "message": "what happens", "hint": "what to do"},
     ),
 }

@@ -272,7 +272,7 @@ def delete_secret(session: CommandSession, name: str, project: str) -> None:
 @click.option("--by", help="Only actions of this user.")
 @click.option("--project", help="Only actions on this project.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most entries to show."
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of entries."
 )
 @with_output
 def audit(session: CommandSession, by: str | None, project: str | None, limit: int) -> None:

@@ -33,7 +33,7 @@ def alerts(context: click.Context) -> None:
     "--state", type=click.Choice([state.value for state in AlertState]), help="Only alerts in this state."
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most alerts to show."
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of alerts."
 )
 @with_output
 def list_alerts(

@@ -33,7 +33,7 @@ def data() -> None:
 @click.option("--kind", type=click.Choice(KINDS), help="Read the files as this; by default their names say.")
 @click.option("--batch", type=click.IntRange(1), default=64, help="Rows of a global batch. Default: 64.")
 @click.option("--shards", type=click.IntRange(1), default=1, help="Logical shards of the job. Default: 1.")
-@click.option("--window", type=click.IntRange(1), help="window_blocks of the job file. Default: 16.")
+@click.option("--window", type=click.IntRange(1), help="Value of window_blocks in the job file. Default: 16.")
 @with_output
 def inspect_data(
     session: CommandSession, uri: str, *, kind: str | None, batch: int, shards: int, window: int | None

@@ -40,7 +40,7 @@ _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"
 @click.option(
     "--sort",
     metavar="ORDER",
-    help="submitted_at, name, state, owner, project, priority, finished_at, duration, step, workers, attempt, "
+    help="Order: submitted_at, name, state, owner, project, priority, finished_at, duration, step, workers, attempt, "
     "metric:NAME:last (or min, max), param:KEY or label:KEY; with a leading - in descending order.",
 )
 @click.option(
