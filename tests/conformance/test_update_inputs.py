@@ -139,7 +139,11 @@ def hook_of_the_weights(session: Session) -> None:
 def hook_that_prints(session: Session) -> None:
     net, optimizer = begun(session, norm_free())
     shown = SimpleNamespace(newest=0.0)
-    optimizer.register_step_post_hook(lambda *_: print(shown.newest))
+
+    def show(*_: Any) -> None:
+        print(shown.newest)
+
+    optimizer.register_step_post_hook(show)
     session.optimizer(optimizer)
     for _ in range(EPOCHS):
         for x, y in session.batches(rows()):
@@ -164,7 +168,7 @@ def test_what_a_body_leaves_to_an_update_is_named_on_servers(
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert {data["variable"] for data in play.reported("program.differs")} & names
     whys = {end.reproducible_why for end in play.finished.values()}
-    assert all("these run at the parameter servers, where no body does" in why for why in whys), whys
+    assert all(any(name in why for name in names) for why in whys), whys
 
 
 @pytest.mark.parametrize("program", [hook_of_constants, hook_of_the_weights, hook_that_prints])
