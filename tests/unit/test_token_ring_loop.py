@@ -258,6 +258,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),
         unkept=None,
         first=None,
+        update_inputs=None,
         kernels=None,
         beside=SimpleNamespace(repeated=None),
     )
