@@ -34,53 +34,58 @@ class Settings(BaseModel):
     """The settings; each field is read from the variable RINGLEADER_<FIELD>.
 
     Attributes:
-        home: where token, database, packages and artifacts live.
+        home: the folder of the token, the database, packages and artifacts.
         database_url: `postgresql://user:password@host/name` for several replicas; empty: SQLite in home, for one.
-        lease_s: how long a replica that does not answer any more keeps the roles that one of them has.
-        ray_address: the Ray cluster, `host:port`.
-        mlflow_url: MLflow with its static prefix, e.g. `http://127.0.0.1:5000/mlflow`; empty: no tracking.
-        mlflow_system: whether MLflow gets system metrics, too: those of the first 24 nodes and workers of a job.
-        host, port: where the API listens; port 0 takes that of the last start in the same home where it is free.
-        public_url: how users reach the API; default `http://host:port`.
-        allow_remote: must be true to bind beyond loopback.
-        tick_s: between two rounds of the reconciler that nothing else asks for.
-        vanish_after_s: a supervisor that Ray stopped listing this long ago is lost.
-        start_timeout_s: an attempt that trains nothing within this time has failed.
-        silent_after_s: a supervisor that lives but has posted nothing for so long is told of.
-        frozen_after_s: one that has not answered the cluster either for so long is ended, and its attempt with it.
-        oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
-        oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
-        oidc_token_days: a token made by a user who logs in there ends after so long at the latest.
-        trusted_proxies: addresses or networks, by commas, of the proxies in front of us: their X-Forwarded-For says
-            where a request came from; empty: nobody's does.
-        other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
-        requests_per_s: of one user in the long run, twice as many at once; of each replica, so n times as many of n.
-        streams_per_user: followers of events and logs that one user may have open; of each replica, too. Never more
-            than an eighth of the descriptors that the process may have.
-        export_every_s: between two looks for records that MLflow does not have yet.
-        otlp_endpoint: where traces go, OTLP over HTTP, e.g. `http://127.0.0.1:4318/v1/traces`; empty: nowhere.
-        alert_hosts: what alerts may be sent to inside: names of hosts and networks, by commas; empty: addresses
-            outside only, so neither loopback nor private ones.
-        alerts_kept_days: an alert that was sent or given up stays so long in the history.
+        lease_s: how long a replica that no longer answers keeps the roles that only one replica may have.
+        ray_address: the address of the Ray cluster, `host:port`.
+        mlflow_url: the URL of MLflow with its static prefix, e.g. `http://127.0.0.1:5000/mlflow`; empty: no tracking.
+        mlflow_system: whether MLflow receives system metrics too, those of a job's first 24 nodes and workers.
+        host, port: where the API listens; port 0 takes the port used last in this home, or a free one.
+        public_url: the URL at which users reach the API; default `http://host:port`.
+        allow_remote: must be true to bind to an address other than loopback.
+        tick_s: the pause between two rounds of the reconciler when nothing else triggers one.
+        vanish_after_s: a supervisor that Ray stopped listing this long ago counts as lost.
+        start_timeout_s: an attempt that does not start training within this time has failed.
+        silent_after_s: a supervisor that is alive but has posted nothing for this long is reported as silent.
+        frozen_after_s: a silent supervisor that has not answered the cluster either for this long is ended, and its
+            attempt with it.
+        oidc_issuer: the OpenID Connect provider to log in through; empty: users log in with tokens only.
+        oidc_client_id, oidc_client_secret: the client's credentials at the provider; a public client has no secret.
+        oidc_token_days: the longest lifetime of a token that a user creates after logging in through the provider.
+        trusted_proxies: addresses or networks, separated by commas, of the proxies in front of the API; their
+            X-Forwarded-For tells where a request came from. Empty: the header is ignored.
+        other_hosts: further host names that the API answers to, separated by commas; loopback and the host of
+            public_url are always accepted.
+        requests_per_s: the sustained rate of requests of one user, with bursts of twice as many; each replica counts
+            for itself.
+        streams_per_user: the number of event and log streams that one user may have open; each replica counts for
+            itself. Never more than an eighth of the file descriptors that the process may have.
+        export_every_s: the pause between two exports of new records to MLflow.
+        otlp_endpoint: where traces are sent, OTLP over HTTP, e.g. `http://127.0.0.1:4318/v1/traces`; empty: nowhere.
+        alert_hosts: internal host names and networks that alerts may be sent to, separated by commas. Empty: public
+            addresses only, neither loopback nor private ones.
+        alerts_kept_days: how long an alert that was sent or given up stays in the history.
         smtp_host, smtp_port: the mail server for alerts; empty: alerts by mail are refused.
-        smtp_security: TLS for it: `starttls`, `tls` from the beginning, or `none`.
-        smtp_user, smtp_password: how it knows us; empty: it does not ask.
-        smtp_from: the sender of mails; has to be set with smtp_host.
-        jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
-        packages_kept_days: an uploaded package that no job refers to stays so long after it was last asked for.
-        packages_per_user, package_bytes_per_user: packages that one user has uploaded and that are still here, whether
-            jobs refer to them or not: so many, of so many bytes together.
-        max_package_bytes: a package that is uploaded may be so large.
-        logs_kept, logs_kept_bytes: log lines stored per job, the newest: so many, of no more bytes together.
-        run_as: under which account of this machine jobs run: one for all, or USER=ACCOUNT by commas, * for all others;
-            empty: under the stack's own. Root's stacks alone can.
-        run_as_folder: where such jobs write, apart from the home, in a folder of root's; nodes share it.
-        allow_faults: whether faults may be injected into jobs that do not say so themselves.
+        smtp_security: how the connection to it is encrypted: `starttls`, `tls` from the beginning, or `none`.
+        smtp_user, smtp_password: the credentials for it; empty: it requires none.
+        smtp_from: the sender address of mails; required with smtp_host.
+        jobs_kept_days: how long an ended job and its files are kept before they are deleted; empty: until a user
+            deletes them.
+        packages_kept_days: how long an uploaded package that no job refers to is kept after its last use.
+        packages_per_user, package_bytes_per_user: the most packages that one user may have uploaded, in number and in
+            total bytes, whether jobs refer to them or not.
+        max_package_bytes: the maximum size of an uploaded package.
+        logs_kept, logs_kept_bytes: how much of a job's log is stored: the newest lines, up to this number and this many
+            bytes.
+        run_as: the account of this machine under which jobs run: one for all, or USER=ACCOUNT separated by commas, with
+            * for all other users. Empty: the stack's own account. Only a stack run by root can change accounts.
+        run_as_folder: where such jobs write: a folder outside the home that belongs to root and that nodes share.
+        allow_faults: whether faults may be injected into jobs whose job file does not allow them.
         warm_per_node: idle worker processes kept ready on each node.
-        autoscale_cpus, autoscale_gpus: what Ray's autoscaler may be asked to let the cluster grow to, all its nodes
-            together; 0 and 0: it is not asked.
-        autoscale_cool_down_s: nodes that nobody needs any more stay asked for so much longer.
-        autoscale_patience_s: nodes that have not come after this time count as unavailable.
+        autoscale_cpus, autoscale_gpus: the size up to which Ray's autoscaler may be asked to grow the cluster, all
+            nodes together; 0 and 0: autoscaling is off.
+        autoscale_cool_down_s: how long nodes stay requested after nobody needs them any more.
+        autoscale_patience_s: how long to wait for requested nodes before they count as unavailable.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -7,8 +7,7 @@ import click
 
 from reference.markdown import block, code, page, prose, sentence, table
 
-LEAD = """A job is named by the beginning of its id, or by a name that it alone has. `-o json`
-prints output for programs. Errors go to standard error and say what to do."""
+LEAD = """`-o json` prints output for programs. Errors go to standard error and say what to do."""
 
 
 def cli_page() -> str:

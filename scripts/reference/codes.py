@@ -13,20 +13,18 @@ from reference.markdown import code, page, prose, sentence, table
 from reference.sources import Module, called, modules, template_of, text_of
 
 LEAD = """Codes are stable: programs may compare them. Messages and hints are for people, and may change. `…` stands
-for what is filled in."""
-PROBLEMS = """The `code` of an `application/problem+json` body, with its HTTP status and the hint that it has where
-the place says nothing better."""
-FAILED = """`reason.code` of a job that has failed. Those marked are the cluster's, not the job's: within
-`max_failures` another attempt is made."""
-WAITING = """`pending_reason.code` of a job that waits, or whose supervisor is not heard; `reason.code` of one that
+for text that is filled in."""
+PROBLEMS = """The `code` of an `application/problem+json` body, with its HTTP status and its default hint; a response
+may carry a more specific one."""
+FAILED = """`reason.code` of a job that has failed. After a failure of the cluster, which is marked, another attempt is
+made within `max_failures`."""
+WAITING = """`pending_reason.code` of a job that waits, or whose supervisor is silent; `reason.code` of a job that
 was paused or cancelled."""
-STATES = (
-    """The `state` of a job, with those that it may become next. One that may become nothing has ended."""
-)
+STATES = """The `state` of a job, with the states that may follow. If none may follow, the job has ended."""
 PYTHON = """Errors that the SDK, the command line and the engine raise, each with a `code` and a `hint`."""
 REASONS = {
     "entrypoint_import": "The training function cannot be imported.",
-    "entrypoint_raised": "The program raised, or used the session in a way that it refuses.",
+    "entrypoint_raised": "The program raised an exception, or misused the session.",
     "no_step": "The training function returned without committing a step.",
     "nonfinite_loss": "The loss over all rows of a step is NaN or infinite.",
     "out_of_memory": "A worker ran out of memory.",
@@ -34,8 +32,8 @@ REASONS = {
     "no_device": "A worker was given no device of the kind that the job asks for.",
     "min_workers_lost": "More workers died before they committed a step than `max_failures` allows.",
     "max_runtime": "`max_runtime_s` is used up.",
-    "secret_missing": "A secret that the job names is not there any more.",
-    "checkpoint_unreadable": "The state to begin with cannot be read.",
+    "secret_missing": "A secret that the job names no longer exists.",
+    "checkpoint_unreadable": "The checkpoint or weights to start from cannot be read.",
     "platform_error": "The platform or the cluster failed; the message says how.",
 }
 """The reasons for failing in words; a test holds them and `wire.states.Reason` together."""

@@ -8,9 +8,9 @@ from reference.environment_words import BENCH, DEMO, NODES, OWN, PROGRAMS, USERS
 from reference.markdown import code, page, prose, sentence, table
 from reference.sources import Module, modules, text_of
 
-LEAD = """What is read from the environment. A job's own variables are `env` and `secrets` of its [job
+LEAD = """The environment variables that Ringleader reads. A job's own variables are `env` and `secrets` of its [job
 file](job-file.md)."""
-SETTINGS = """Read by the control plane when it starts, so by `ringleader up`. Times are in seconds unless their name
+SETTINGS = """Read by the control plane when it starts, and so by `ringleader up`. Times are in seconds unless the name
 says otherwise."""
 READERS = frozenset({"get", "getenv", "pop", "setdefault"})
 BY_NAME = frozenset(
@@ -34,7 +34,7 @@ def environment_page() -> str:
         "Of a node": (NODES, ""),
         "Given to hosted programs": (
             PROGRAMS,
-            "Beside those that torchrun gives: "
+            "In addition to those that torchrun sets: "
             "[Host a torchrun script or a TorchTrainer](../how-to/host-training-code.md).",
         ),
         "Of `make demo`": (DEMO, ""),

@@ -10,31 +10,31 @@ from prometheus_client import Metric
 from reference.markdown import code, page, prose, sentence, table
 from reference.sources import functions, modules, text_of
 
-LEAD = """Two kinds: those of the control plane, for Prometheus, and those of a job, by step."""
-CONTROL_PLANE = """`GET /metrics` in Prometheus's text format. It needs a credential with the role viewer in all
+LEAD = """There are two kinds: metrics of the control plane, for Prometheus, and metrics of a job, by step."""
+CONTROL_PLANE = """`GET /metrics` in Prometheus's text format. It requires a credential with the role viewer in all
 projects."""
 OF_A_JOB = """`GET /api/v1/jobs/{job_id}/metrics`, `job.metrics(name)`, `ringleader metrics`, the page, and the job's
-run in MLflow: one value for each settled step, and none that is rolled back. Besides these a job has what its
-program gives: the keyword values of `session.step`, and the scores of `session.evaluate`."""
+run in MLflow: one value for each settled step, none of which is rolled back. A job also has the metrics that its
+program logs: the keyword values of `session.step`, and the scores of `session.evaluate`."""
 WORDS = {
-    "loss": "The weighted mean loss over all rows of the step; of a step with phases that of the last one, and "
-    "`loss/0`, `loss/1`, … those of all.",
-    "lr": "The learning rate of the update; `lr/0`, `lr/1`, … where optimizers have several parameter groups.",
-    "samples_per_s": "Rows of the step by the time since the one before.",
+    "loss": "The weighted mean loss over all rows of the step. With phases, this is the loss of the last phase; "
+    "`loss/0`, `loss/1`, … are those of each.",
+    "lr": "The learning rate of the update; `lr/0`, `lr/1`, … if optimizers have several parameter groups.",
+    "samples_per_s": "Rows of the step divided by the time since the previous step.",
     "world_size": "The number of workers.",
-    "comm_exposed_fraction": "The share of the time in which workers waited for the exchange.",
-    "exchange_fraction": "The share of the time in which the worker waited for the exchange that waited least. Of jobs "
-    "with several workers, unless they lease items or pass tokens; the last step of a job has none.",
-    "idle_fraction": "The share of the time in which workers waited for those that came to the exchange later: what "
-    "they waited longer than the one that waited least, the mean over all. Where there is an `exchange_fraction`.",
-    "loading_fraction": "The share of the time in which workers waited for a batch, or loaded one while "
-    "sums were on their way.",
-    "comm_bytes": "Bytes of coded gradients and of rows of sparse tables that one worker sent, where there are such.",
-    "loss_scale": "The scale of the loss, with `precision: fp16`.",
-    "skipped_updates": "Steps so far whose gradient had overflowed, with `precision: fp16`: they changed no weight.",
-    "staleness_mean": "How many updates lay between the pull of the weights and a gradient's own, where workers lease "
-    "items: the mean over the step's items.",
-    "staleness_max": "The most of them.",
+    "comm_exposed_fraction": "The share of time that workers waited for the exchange.",
+    "exchange_fraction": "The share of time that the worker with the shortest wait waited for the exchange. Only in "
+    "jobs with several workers that neither lease items nor pass tokens; the last step of a job has none.",
+    "idle_fraction": "The share of time that workers waited for slower ones: how much longer each waited for the "
+    "exchange than the worker with the shortest wait, as the mean over all workers. Present with `exchange_fraction`.",
+    "loading_fraction": "The share of time that workers waited for a batch, or loaded one while "
+    "gradients were in flight.",
+    "comm_bytes": "Bytes of coded gradients and sparse rows that one worker sent, if there are any.",
+    "loss_scale": "The loss scale, with `precision: fp16`.",
+    "skipped_updates": "With `precision: fp16`, the steps so far whose gradient overflowed; they changed no weight.",
+    "staleness_mean": "If workers lease items: how many updates were made between the pull of the weights and the "
+    "update with the gradient, as the mean over the step's items.",
+    "staleness_max": "The same, as the maximum over the step's items.",
 }
 """The platform's own metrics of a job. A test finds each where records are made."""
 

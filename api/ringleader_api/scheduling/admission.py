@@ -1,8 +1,8 @@
 """Admission: the jobs that start, grow, shrink and leave. Pure: `decide(snapshot)` decides, the reconciler acts.
 
 A gang is admitted whole or not at all. The queue is served in turn (`shares.in_turn`); the first job that could run on
-this cluster but finds no room is the head, for which others make room (`vacating`), and which nobody overtakes but jobs
-that will have ended before it can start. Where nobody knows when that will be, because it takes the end of a job
+this cluster but finds no room is the head, for which others make room (`preemption`), and which nobody overtakes but
+jobs that will have ended before it can start. Where nobody knows when that will be, because it takes the end of a job
 without a known one, or of others than jobs, all may overtake it once it has waited for `hold_s`; they make room for it
 again, and for whoever else waited then, as soon as that lets one of these start. While there is a head, or nodes come
 for a gang, nobody grows; else what is left over is given out (`surplus`). A job that only its project's quota holds

@@ -35,8 +35,8 @@ class NotChecked(RingleaderError):
 def check(session: CommandSession, file: Path) -> int:
     """Run a few batches of a job and report what is not reproducible.
 
-    Runs the program of the job FILE on a few batches, then twice as a worker that joins later, behind its loops and
-    inside of one, and lists what differs. Each run takes at most four steps per loop and eight session calls. Needs no
+    Runs the program of the job FILE on a few batches, then twice as a worker that joins later, after the loops and
+    inside one, and lists what differs. Each run takes at most four steps per loop and eight session calls. Needs no
     control plane. Files that the program writes are written on this machine. Exit code 1 if something differs.
     """
     spec, here = JobSpec.load(file), file.absolute().parent

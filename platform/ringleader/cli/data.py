@@ -30,7 +30,7 @@ def data() -> None:
 
 @data.command("inspect")
 @click.argument("uri")
-@click.option("--kind", type=click.Choice(KINDS), help="Read the files as this; by default their names say.")
+@click.option("--kind", type=click.Choice(KINDS), help="Format of the files; by default their names decide.")
 @click.option("--batch", type=click.IntRange(1), default=64, help="Rows of a global batch. Default: 64.")
 @click.option("--shards", type=click.IntRange(1), default=1, help="Logical shards of the job. Default: 1.")
 @click.option("--window", type=click.IntRange(1), help="Value of window_blocks in the job file. Default: 16.")
@@ -38,14 +38,13 @@ def data() -> None:
 def inspect_data(
     session: CommandSession, uri: str, *, kind: str | None, batch: int, shards: int, window: int | None
 ) -> None:
-    """Show what files hold, and what shuffling them is like.
+    """Show what files contain, and how well each order shuffles them.
 
-    URI is a path, a folder, or a URI such as s3:// or hf://. Prints kind, rows, blocks (what is read at once), columns
-    with types, three rows with long values cut, and for each order of rows the memory that it takes in a worker, how
-    many rows it decodes for each one used (with the default cache_bytes), from how many blocks a batch comes, how many
-    that is of those of a full shuffle (mixing, from 0 to 1), and how much the rows still come as they lie in the files,
-    from -1 to 1 (about 0 is shuffled). Warns of files that are sorted by a column, where mixing is low. Needs no
-    control plane.
+    URI is a path, a folder, or a URI such as s3:// or hf://. Prints the kind, rows, blocks (a block is read at once),
+    columns with types, and three rows with long values cut. For each order of rows it prints the memory that a worker
+    needs, the rows decoded for each row used (with the default cache_bytes), the blocks that a batch comes from, their
+    share of the blocks in a full shuffle (mixing, from 0 to 1), and the correlation with the order in the files, from
+    -1 to 1 (about 0 is shuffled). Warns of files sorted by a column where mixing is low. Needs no control plane.
     """
     if shards > batch:
         raise click.UsageError("--shards is above --batch; each logical shard has a row at least.")

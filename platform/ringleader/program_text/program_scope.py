@@ -10,7 +10,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "push", "observe", "put"])
 OF_COMPREHENSION = "'"
-"""What the names of comprehensions' variables have, and no others (`names/apart.py`)."""
+"""What the names of comprehensions' variables have, and no others (`variables/apart.py`)."""
 OF_FUNCTION = "@"
 """What those of functions' variables have that another function has, too."""
 CONTAINERS = frozenset(

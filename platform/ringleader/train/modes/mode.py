@@ -1,4 +1,4 @@
-"""What every mode of synchronizing gives to a session: the loops over batches of one member, one at a time."""
+"""The interface of every mode to the session: the loops over batches of one member, one at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
