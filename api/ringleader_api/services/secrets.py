@@ -17,7 +17,7 @@ from ringleader.errors import RingleaderError
 from ringleader.files import write_once
 from ringleader.text import is_utf8
 from ringleader.wire.access import EVERY, SecretPage, SecretView
-from ringleader.wire.masking import LEAST_CHARACTERS, MOST_CHARACTERS, masks_of, sized
+from ringleader.wire.disclosure import LEAST_CHARACTERS, MOST_CHARACTERS, masks_of, sized
 from ringleader_api.clock import Clock
 from ringleader_api.problems import NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, where

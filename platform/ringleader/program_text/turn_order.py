@@ -7,6 +7,7 @@ hands nothing on to a later turn. One that it reads first is what an earlier tur
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ringleader.program_text.program_scope import Function, adds, name_of
 from ringleader.program_text.statement_order import Loop, given
@@ -75,7 +76,7 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
     order, places, lines = _order_of(loop, flows, scopes)
     passing: set[str] = set()
     carried: dict[str, CarriedAttribute] = {}
-    for name, setting in order.changed().items():
+    for name, setting in order.changed.items():
         # Any object of torch has these: which of them a line means is not in its text.
         use = None if name in _EVERYBODYS else order.first(name)
         if use is Use.SETS:
@@ -103,7 +104,7 @@ def read_for_losses(
     """The attributes that go into the losses of a loop's turns as these find them, where no text shows a turn to change
     them, each with a line that reads it; and those that forward hooks set. The arguments are those of `uses_in`."""
     order, _, lines = _order_of(loop, flows, scopes)
-    changed = order.changed().keys() | _EVERYBODYS
+    changed = order.changed.keys() | _EVERYBODYS
     return {
         name: CarriedAttribute(number, line, line, in_forward=False, by_hook=name in order.by_hooks)
         for number, flow in enumerate(flows)
@@ -197,6 +198,7 @@ class TurnOrder:
         named = [name for each in collates for name in _functions_named(each, functions)]
         self.giving = [each for name in dict.fromkeys((*READING, *named)) for each in functions.get(name, ())]
 
+    @cached_property
     def changed(self) -> dict[str, list[tuple[ast.AST, ast.AST]]]:
         """The attributes that a turn may set, each with the nodes that do it, in which statement or function."""
         found: dict[str, list[tuple[ast.AST, ast.AST]]] = {}
@@ -209,14 +211,14 @@ class TurnOrder:
     def left_by_hooks(self) -> set[str]:
         """The attributes that only forward hooks set, before the turn reads them."""
         stored = {name for hook in self._objects.hooks for n in ast.walk(hook) for name in _attributes_set(n)}
-        for name in stored - self.changed().keys() - _EVERYBODYS:
+        for name in stored - self.changed.keys() - _EVERYBODYS:
             self.first(name)
-        return self.by_hooks & stored - self.changed().keys()
+        return self.by_hooks & stored - self.changed.keys()
 
     def first(self, attribute: str) -> Use | None:
         """What a turn does first with the attribute; None where it may do nothing."""
         found = self._first(attribute)
-        if found is Use.READS and attribute in self.changed():
+        if found is Use.READS and attribute in self.changed:
             others = self._others.reads(attribute)
             return self._first(attribute, others) if others else found
         return found
@@ -241,7 +243,7 @@ class TurnOrder:
     def _sets_entries(self, attribute: str) -> bool:
         """Whether it is a dict of which a turn sets all entries that anybody uses, by fixed keys, each before it reads
         that one, or all: `self.parts["ce"] = a`, `self.parts["reg"] = b`, `sum(self.parts.values())`."""
-        keys = {entry_of(node, attribute) for _, node in self.changed().get(attribute, ())}
+        keys = {entry_of(node, attribute) for _, node in self.changed.get(attribute, ())}
         tops = [*self._body, *(each for found in self._functions.values() for each in found)]
         nodes = [node for top in tops for node in ast.walk(top)]
         entries = [n for n in nodes if isinstance(n, ast.Subscript) and entry_of(n, attribute)]

@@ -145,7 +145,7 @@ class CallSequence:
 
     def tell_between(self) -> None:
         """Report that the program's own lines run, after a call in which this worker took part."""
-        if self._member.seated:
+        if self._member.seating.seated:
             self.report_phase("between")
 
     def report_phase(self, phase: str) -> None:

@@ -260,7 +260,7 @@ def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult
     member = session._member
     leave_models(member)
     number = session._begin_call()
-    if not member.seated and not session._held.models:
+    if not member.seating.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")
     # All members have applied the last step once this is through: only then are its records settled.
     session._evaluation.barrier(number)

@@ -1,13 +1,40 @@
-"""Job files for readers who may not read the job, in reports, MLflow and W&B: no password, no address of an alert.
-Pure."""
+"""Secrets of a job, kept from whoever reads about it: masked in its output, before that is passed on or cut, and left
+out of its job file in reports, MLflow and W&B, as are the addresses of alerts. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+LEAST_CHARACTERS, MOST_CHARACTERS = 6, 32_768
+"""The length of values that are masked: shorter ones stand in ordinary words, too."""
+MASK = "***"
 LEFT_OUT = "(left out)"
 # To the next white space, so that no character is looked at twice.
 _BEHIND_SCHEME = re.compile(r"://\S+")
+
+
+def masks_of(values: Iterable[str]) -> list[str]:
+    """The texts to black out for these secrets: each value, and each of its lines; longest first."""
+    texts = {text for value in values for text in (value, *value.splitlines())}
+    # Longest first: masking a secret inside a longer one would leave the rest of that readable.
+    return sorted((text for text in texts if sized(text)), key=len, reverse=True)
+
+
+def masked(told: Any, masks: Sequence[str]) -> Any:
+    """The same JSON value with every occurrence of a secret blacked out, in keys too."""
+    if isinstance(told, str):
+        for text in masks:
+            told = told.replace(text, MASK)
+        return told
+    if isinstance(told, dict):
+        return {masked(key, masks): masked(value, masks) for key, value in told.items()}
+    if isinstance(told, (list, tuple)):
+        return [masked(value, masks) for value in told]
+    return told
+
+
+def sized(value: str) -> bool:
+    return LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS
 
 
 def for_strangers(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from ringleader.spec.job import MAX_WHY
 from ringleader.spec.program.framework import CHOSEN, ON_NODES
+from ringleader.wire.disclosure import masked
 from ringleader.wire.ingest import (
     Acknowledged,
     EventRecord,
@@ -20,7 +21,6 @@ from ringleader.wire.ingest import (
     Record,
     Status,
 )
-from ringleader.wire.masking import masked
 from ringleader.wire.states import RETRIED, State
 from ringleader.wire.views import Why
 from ringleader_api.clock import Clock

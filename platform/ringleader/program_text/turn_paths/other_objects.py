@@ -3,6 +3,7 @@ class, and in another what each forward leaves."""
 
 import ast
 from collections.abc import Sequence
+from functools import cached_property
 
 from ringleader.program_text.program_scope import adds, name_of
 
@@ -15,14 +16,21 @@ class OtherObjects:
     """
 
     def __init__(self, tops: Sequence[ast.AST] = ()) -> None:
-        self._nodes = [node for top in tops for node in ast.walk(top)]
+        self._tops = tops
+
+    @cached_property
+    def _nodes(self) -> list[ast.AST]:
+        return [node for top in self._tops for node in ast.walk(top)]
+
+    @cached_property
+    def _apart(self) -> list[ast.ClassDef]:
+        """The classes that share no attributes with another one: none inherits from it, or has it inside."""
         every = [node for node in self._nodes if isinstance(node, ast.ClassDef)]
         names = [each.name for each in every]
         bases = {name_of(base) for each in every for base in each.bases}
-        # Classes of which one inherits from the other, or has it inside, share attributes.
-        self._apart = [
+        return [
             each
-            for each in tops
+            for each in self._tops
             if isinstance(each, ast.ClassDef)
             and each.name not in bases
             and {name_of(base) for base in each.bases}.isdisjoint(names)
@@ -32,8 +40,8 @@ class OtherObjects:
     def reads(self, attribute: str) -> frozenset[int]:
         """The identities of the nodes that read it of objects that have it from their `__init__` for good.
 
-        None where anything but `self.name = value` sets it: the text does not show of which object that is, and a value
-        that is changed in place may be another object's, too.
+        Empty where anything but `self.name = value` sets it: the text does not show of which object that is, and a
+        value that is changed in place may be another object's, too.
         """
         if any(_changes_otherwise(node, attribute) for node in self._nodes):
             return frozenset()

@@ -23,8 +23,8 @@ from ringleader.runtime.records.spool import Spool
 from ringleader.runtime.records.uploader import Uploader
 from ringleader.runtime.worker.account_files import fetch
 from ringleader.wire.artifacts import MOST_FILE, SavedArtifact
+from ringleader.wire.disclosure import masked, masks_of
 from ringleader.wire.ingest import Status
-from ringleader.wire.masking import masked, masks_of
 
 WEIGHTS = "weights.safetensors"
 RESTORED, NOTHING = "checkpoint.restored", "checkpoint.none"

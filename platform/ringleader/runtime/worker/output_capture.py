@@ -16,7 +16,7 @@ from typing import Literal, NoReturn
 import ringleader
 from ringleader.runtime.messages import PrintedLine
 from ringleader.text import last_shown, utf8
-from ringleader.wire.masking import masked, masks_of
+from ringleader.wire.disclosure import masked, masks_of
 
 MAX_LINES = 10_000
 MAX_CHARACTERS = 8 << 20

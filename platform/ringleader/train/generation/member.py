@@ -161,11 +161,6 @@ class Member:
         return self._context.ahead
 
     @property
-    def seated(self) -> bool:
-        """Whether this worker has been given a seat."""
-        return self.seating.seated
-
-    @property
     def parameters(self) -> list[Parameter]:
         """Every parameter, frozen ones too; `trained` knows which of them are trained."""
         return self._context.parameters
@@ -204,7 +199,7 @@ class Member:
 
     def heed(self) -> None:
         """Ask for a seat, at the begin of a call that is over, where this worker has none yet and was interrupted."""
-        if not self.seated and self.coordinator.interrupted():
+        if not self.seating.seated and self.coordinator.interrupted():
             self.enter()
 
     def leave_at_planned_boundary(self) -> None:
@@ -278,7 +273,7 @@ class Member:
 
     def take_over(self, *, buffers: bool) -> None:
         """Commit, as a call begins, what the lines before it made of kept objects, and of `buffers`."""
-        if not self.seated:
+        if not self.seating.seated:
             return
         if buffers:
             self.buffers.adopt()
