@@ -261,6 +261,16 @@ def test_what_members_of_a_node_group_say_comes_as_it_was_said():
     assert (reports[1].tolist(), newest, buffers.tolist()) == ([1.0, 1.0], 2, [1.0] * 4)
 
 
+def test_a_member_of_an_enum_comes_from_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_name(kind: GroupCallKind, _: object) -> tuple[Any, ...]:
+        return getattr, (type(kind), kind.name)  # as Python 3.11.2 does
+
+    monkeypatch.setattr(GroupCallKind, "__reduce_ex__", by_name)
+    call = unpacked(packed([GroupCallKind.WORK, GroupCallKind.WORK], SEAL), SEAL, GroupCallKind)
+    assert call == [GroupCallKind.WORK] * 2
+    assert type(call[0]) is GroupCallKind
+
+
 def test_a_replica_comes_with_its_reports():
     values = {
         ("sums",): defaultdict(list, {ParameterName("0.w"): deque([1.0], maxlen=3)}),

@@ -12,6 +12,7 @@ gradients, they travel as they are.
 import io
 import pickle
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,10 @@ class _Apart(pickle.Pickler):
             self.kinds.append((name, tuple(tensor.shape), str(tensor.device), array))
             self.tensors.append(tensor)  # it lives until the end: nothing else lies in its place meanwhile
         return self._numbers[place]
+
+    def reducer_override(self, obj: Any) -> Any:
+        # Before 3.11.4 Python pickles a member of an enum by `getattr`, which no message may name.
+        return (type(obj), (obj.value,)) if isinstance(obj, Enum) else NotImplemented
 
 
 class _Whole(pickle.Unpickler):
