@@ -185,7 +185,7 @@ class _Apart(pickle.Pickler):
         return self._numbers[place]
 
     def reducer_override(self, obj: Any) -> Any:
-        # Before 3.11.4 Python pickles a member of an enum by `getattr`, which no message may name.
+        # Python 3.11.2 pickles a member of an enum by `getattr`, which no message may name.
         return (type(obj), (obj.value,)) if isinstance(obj, Enum) else NotImplemented
 
 

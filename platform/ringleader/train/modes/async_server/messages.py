@@ -125,11 +125,6 @@ class PushHeader:
     since_s: float = 0.0
     loading_s: float = 0.0
 
-    def __setstate__(self, state: Sequence[Any]) -> None:
-        # A checkpoint of a version before has pushes without the newest fields.
-        for number, field in enumerate(fields(self)):
-            object.__setattr__(self, field.name, state[number] if number < len(state) else field.default)
-
     def encode(self) -> Tensor:
         head = [self.leaving, self.item, self.clock, self.version, self.stop, self.buffers, self.names]
         times = _vector([self.exposed_s, self.since_s, self.loading_s])
@@ -144,6 +139,16 @@ class PushHeader:
         rows = tuple(int(count) for count in counts.tolist())
         head = (bool(leaving), item, clock, version, bool(stop), bool(buffers), names)
         return cls(*head, report, used, sums, rows, *times.tolist())
+
+
+def _set_state(header: PushHeader, state: Sequence[Any]) -> None:
+    # A checkpoint of a version before has pushes without the newest fields.
+    for number, field in enumerate(fields(header)):
+        object.__setattr__(header, field.name, state[number] if number < len(state) else field.default)
+
+
+# Not in the class: `dataclass` of Python 3.11.2 puts its own in place of what stands there.
+PushHeader.__setstate__ = _set_state  # type: ignore[attr-defined]
 
 
 # Fixed, because a receiver posts its buffer before it knows what comes.
