@@ -27,6 +27,7 @@ from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.body.unsaved_attributes import UnsavedAttributes
 from ringleader.train.local import run_local
+from ringleader.train.modes.registry import mode_of
 from ringleader.train.state.optimizers.own_attributes import OwnAttributes
 from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
@@ -524,7 +525,9 @@ def named_by(make: Callable[..., Optimizer], sync: Any) -> set[str]:
     spec = JobSpec.parse(job("ring").model_dump(mode="json", exclude_unset=True) | {"sync": sync})
     found: list[Any] = []
     held = held_by(make)
-    watch = UnsavedAttributes(spec, held, SimpleNamespace(find=found.append))  # type: ignore[arg-type]
+    rules = mode_of(spec.sync).rules(spec.sync)
+    variables: Any = SimpleNamespace(find=found.append)
+    watch = UnsavedAttributes(rules, held, variables, matters=spec.sync.same_bits)
     optimizer, _ = held.optimizers[0]
     watch.add(optimizer)
     for _ in range(6):

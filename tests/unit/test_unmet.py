@@ -13,6 +13,8 @@ from torch.utils.data import TensorDataset
 
 import ringleader
 from ringleader.spec import JobSpec
+from ringleader.train.modes.mode_rules import ModeRules
+from ringleader.train.modes.registry import mode_of
 from ringleader.train.unmet_requests import unmet
 
 torch.set_num_threads(1)
@@ -27,6 +29,10 @@ def spec(**keys: Any) -> JobSpec:
         "batch": {"global_size": 8},
     }
     return JobSpec.parse(source | keys)
+
+
+def rules_of(job: JobSpec) -> ModeRules:
+    return mode_of(job.sync).rules(job.sync)
 
 
 def train(session: ringleader.Session) -> None:
@@ -76,14 +82,15 @@ def test_what_a_generation_has_no_use_for_is_one_event(
 def test_devices_whose_gradients_go_through_host_memory_are_said(sync: Any, apart: bool, says: str) -> None:
     transport: Any = SimpleNamespace(shared=False, groups=(), together=object() if apart else None)
     job = spec(workers={"min": 2, "max": 2, "gpus": 1}, sync=sync)
-    found = list(unmet(job, [], transport, on_devices=True))
+    found = list(unmet(job.sync, rules_of(job), [], transport, on_devices=True))
     assert [about for about, _, _ in found] == (["host_memory"] if says else [])
     assert all(says in message for _, message, _ in found)
-    assert not list(unmet(job, [], transport, on_devices=False)), "on the CPU there is no other memory"
+    on_cpus = list(unmet(job.sync, rules_of(job), [], transport, on_devices=False))
+    assert not on_cpus, "on the CPU there is no other memory"
 
 
 def test_levels_that_members_with_devices_cannot_tell_apart_are_said() -> None:
     transport: Any = SimpleNamespace(shared=False, groups=(), together=None)
     job = spec(workers={"min": 2, "max": 2, "gpus": 1}, sync=SERVERS_OVER_RINGS)
-    found = [about for about, _, _ in unmet(job, [], transport, on_devices=True)]
+    found = [about for about, _, _ in unmet(job.sync, rules_of(job), [], transport, on_devices=True)]
     assert found == ["levels", "host_memory"]

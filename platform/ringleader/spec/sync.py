@@ -44,6 +44,24 @@ class Sync(SyncKeys):
         _refuse_codec(self)
         return self
 
+    def without_servers(self) -> Self:
+        """The sync of one process. Servers are other processes: here the same sums run as a ring of one, with the same
+        bits. Nothing is stale and no worker is slower than another then, but with `async` every item is still an update
+        of its own."""
+        if not self.server_count:
+            return self
+        alone = TOKENS if self.circulates else "ring"
+        return self.model_copy(
+            update={
+                "intra_node": alone,
+                "inter_node": alone,
+                "servers": None,
+                "staleness": self.staleness if self.circulates else None,
+                "backup_workers": None,
+                "consistency": "async" if self.consistency == "async" else None,
+            }
+        )
+
 
 def _refusal(sync: SyncKeys, key: str, message: str) -> Impossible:
     return Impossible(key, getattr(sync, key), message)

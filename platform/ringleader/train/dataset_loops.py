@@ -200,7 +200,7 @@ class DatasetLoops:
             block_rows=blocks_of(dataset, self._member.warnings) if by_blocks else None,
             changes=spec.batch.changes_behind(before),
         )
-        check_last_batch(self._member.held.models, epoch, len(dataset), spec, self._member.warnings)
+        check_last_batch(self._member, epoch, len(dataset))
         if kept is not None:
             epoch = epoch.keeping(kept)
         code, line = request.place

@@ -78,7 +78,9 @@ class JobWarnings:
         workers, tables = context.spec.workers, self._laying.named_tables
         devices = bool(workers.gpus) and (workers.device != "auto" or context.device.type == "cuda")
         summed = [parameter for parameter in self._laying.exchanged if parameter not in tables]
-        for found in unmet(context.spec, summed, context.generation.transport, on_devices=devices):
+        for found in unmet(
+            context.spec.sync, context.rules, summed, context.generation.transport, on_devices=devices
+        ):
             self.add(*found)
         self.tell()
 

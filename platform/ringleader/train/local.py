@@ -296,20 +296,5 @@ def run_local(
 
 
 def alone(spec: JobSpec) -> JobSpec:
-    """The job file for one process. Servers are other processes: here the same sums run as a ring of one, with the same
-    bits. Nothing is stale and no worker is slower than another then, but with `async` every item is still an update of
-    its own."""
-    if not spec.sync.server_count:
-        return spec
-    alone = "token_ring" if spec.sync.circulates else "ring"
-    update: dict[str, Any] = {
-        "intra_node": alone,
-        "inter_node": alone,
-        "servers": None,
-        "staleness": spec.sync.staleness if spec.sync.circulates else None,
-        "backup_workers": None,
-    }
-    if spec.sync.consistency != "async":
-        update["consistency"] = None
-    sync = spec.sync.model_copy(update=update)
-    return spec.model_copy(update={"sync": sync})
+    """The job file for one process."""
+    return spec.model_copy(update={"sync": spec.sync.without_servers()})

@@ -6,26 +6,29 @@ from torch.nn import Parameter
 
 from ringleader.comm.transports import Transport
 from ringleader.exchange.coded_sums import LEAST_BYTES, is_coded
-from ringleader.spec import JobSpec
 from ringleader.spec.sync import Sync
+from ringleader.train.modes.mode_rules import ModeRules
 
 Unmet = tuple[str, str, str]
 """Its subject, what happens, and what to do."""
-ON_DEVICES = frozenset({"ring", "local_sgd"})
-"""Architectures whose sums stay on the devices, where each member has one."""
 
 
 def unmet(
-    spec: JobSpec, parameters: Sequence[Parameter], transport: Transport | None, *, on_devices: bool
+    sync: Sync,
+    rules: ModeRules,
+    parameters: Sequence[Parameter],
+    transport: Transport | None,
+    *,
+    on_devices: bool,
 ) -> Iterator[Unmet]:
     """Yield every unmet request.
 
     Args:
+        rules: of the job's mode.
         parameters: whose gradients are exchanged in buckets.
         transport: None for a world of one.
         on_devices: whether the workers compute on CUDA devices.
     """
-    sync = spec.sync
     if sync.codec != "none" and not any(is_coded(parameter, sync.codec) for parameter in parameters):
         yield (
             "codec",
@@ -36,7 +39,7 @@ def unmet(
     if sync.inter_node != sync.intra_node:
         yield from _levels(sync, transport, on_devices=on_devices)
     if on_devices and transport is not None:
-        yield from _through_host(sync, transport)
+        yield from _through_host(sync, rules, transport)
 
 
 def _levels(sync: Sync, transport: Transport | None, *, on_devices: bool) -> Iterator[Unmet]:
@@ -55,10 +58,10 @@ def _levels(sync: Sync, transport: Transport | None, *, on_devices: bool) -> Ite
         )
 
 
-def _through_host(sync: Sync, transport: Transport) -> Iterator[Unmet]:
+def _through_host(sync: Sync, rules: ModeRules, transport: Transport) -> Iterator[Unmet]:
     """The warning that gradients on devices go from one to the other by way of host memory."""
     reasons = {
-        f"with sync: {sync.architecture} gradients and weights": sync.architecture not in ON_DEVICES,
+        f"with {rules.spoken} gradients and weights": not rules.sums_on_devices,
         "as not every member has its own GPU, gradients": transport.together is None,
         f"with sync.codec: {sync.codec} gradients": sync.codec != "none",
         f"with sync.algorithm: {sync.algorithm} gradients": sync.algorithm not in (None, "auto", "native"),

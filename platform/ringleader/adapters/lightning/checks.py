@@ -136,7 +136,7 @@ def _check_options(session: Session, trainer: Any) -> None:
     for name, (is_asked, hint) in asked.items():
         if is_asked:
             refuse(f"Trainer({name}=…)" if "=" not in name else f"Trainer({name})", hint)
-    if not session._spec.sync.commits_together or session._spec.sync.round_steps > 1:
+    if not session._member.rules.commits_together or session._spec.sync.round_steps > 1:
         raise StepMisuse(
             "Lightning's trainer counts steps that all workers commit together, and this job's sync has none.",
             hint="Write sync: ring, or synchronous parameter servers.",

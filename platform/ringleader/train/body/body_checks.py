@@ -30,11 +30,13 @@ class BodyChecks:
         self._sink = sink
         self.structure = ModelStructure(held)
         self.modes = TrainingModes(held, self._warn)
-        self.states = ServedOptimizerStates(held, on=bool(member.spec.sync.server_count))
+        self.states = ServedOptimizerStates(held, on=member.rules.has_servers)
         self.calls = CallChecks(
             held, accumulates=lambda: steps.accumulates, warn=self._warn, states=self.states
         )
-        self._attributes = UnsavedAttributes(member.spec, held, member.variables)
+        self._attributes = UnsavedAttributes(
+            member.rules, held, member.variables, matters=member.spec.sync.same_bits
+        )
         callbacks = CallbackState(held, self._warn, around=self.states.hidden)
         held.run_within(self._attributes.watched, callbacks.watched)
 

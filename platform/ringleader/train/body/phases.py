@@ -7,7 +7,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from ringleader.errors import StepMisuse
-from ringleader.spec import JobSpec
+from ringleader.train.modes.mode_rules import ModeRules
 from ringleader.train.state.training_state import TrainingState
 
 Phases = Sequence[Optimizer | Sequence[Optimizer]]
@@ -50,7 +50,9 @@ class PhaseUpdate:
 WHOLE_STEP = PhaseUpdate()
 
 
-def numbered(phases: Phases, spec: JobSpec, held: TrainingState) -> tuple[tuple[int, ...], ...]:
+def numbered(
+    phases: Phases, rules: ModeRules, codec: str, held: TrainingState
+) -> tuple[tuple[int, ...], ...]:
     """The numbers of the optimizers that step in each phase.
 
     Raises:
@@ -58,7 +60,7 @@ def numbered(phases: Phases, spec: JobSpec, held: TrainingState) -> tuple[tuple[
     """
     if not phases:
         return ()
-    _check_sync(spec)
+    _check_sync(rules, codec)
     numbers = {id(optimizer): number for number, (optimizer, _) in enumerate(held.optimizers)}
     each = [(phase,) if isinstance(phase, Optimizer) else tuple(phase) for phase in phases]
     for phase, optimizers in enumerate(each):
@@ -73,14 +75,10 @@ def numbered(phases: Phases, spec: JobSpec, held: TrainingState) -> tuple[tuple[
     return found
 
 
-def _check_sync(spec: JobSpec) -> None:
-    sync, why = spec.sync, ""
-    if sync.architecture == "local_sgd":
-        why = "sync: local_sgd, where each logical shard steps copies of the optimizers by itself"
-    elif sync.codec != "none":
-        why = (
-            f"codec: {sync.codec}, which would add what it lost of one phase's gradients to those of another"
-        )
+def _check_sync(rules: ModeRules, codec: str) -> None:
+    why = rules.no_phases
+    if not why and codec != "none":
+        why = f"codec: {codec}, which would add what it lost of one phase's gradients to those of another"
     if why:
         raise StepMisuse(
             f"session.steps was called with phases, but this job has {why}.",

@@ -21,10 +21,10 @@ from torch.optim import Optimizer
 from ringleader.errors import StepMisuse
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.optimizer_attributes import text_of_steps
-from ringleader.spec import JobSpec
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.saved_settings import SavedSettings
+from ringleader.train.modes.mode_rules import ModeRules
 from ringleader.train.state.coupled_updates import CoupledUpdates, finding_of, is_of_program
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.optimizers.lone_steps import is_coupled
@@ -43,16 +43,18 @@ CURE = (
 class UnsavedAttributes:
     """The watch over one member's optimizers. Called from its training thread."""
 
-    def __init__(self, spec: JobSpec, held: TrainingState, variables: ProgramVariables) -> None:
+    def __init__(
+        self, rules: ModeRules, held: TrainingState, variables: ProgramVariables, *, matters: bool
+    ) -> None:
         self._own = held.attributes
         self._variables = variables
-        self._matters = spec.sync.same_bits
+        self._matters = matters
         # Rounds average what is in `state`, whatever else the optimizer's own `state_dict` holds.
-        self._in_rounds = spec.sync.architecture == "local_sgd"
+        self._in_rounds = rules.averages
         # Servers that step parts would each have others.
-        self._in_parts = spec.sync.in_parts and not spec.sync.servers_are_copies
+        self._in_parts = rules.in_parts and not rules.servers_are_copies
         self._travel = not self._in_parts
-        self._served = bool(spec.sync.server_count)
+        self._served = rules.has_servers
         # Weak: a program that makes one anew in each epoch would keep the states of all.
         self._steps: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
 

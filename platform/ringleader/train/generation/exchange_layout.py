@@ -15,7 +15,7 @@ from ringleader.exchange.local_sums import reusable
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.ports import Seat
-from ringleader.train.state.parameters.sparse import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
+from ringleader.train.state.parameters.sparse import make_dense, refuse_optimizers, tables_of
 from ringleader.train.state.parameters.trained import TrainedParameters
 
 
@@ -50,7 +50,6 @@ class ExchangeLayout:
         self._trained = trained
         self._choice = choice
         self._sums = context.rules.sums_gradients
-        self._rows_travel = context.spec.sync.architecture in ROWS_TRAVEL
         self._opened = self._laid = False
         self._tables: tuple[tuple[int, ...], dict[int, str]] | None = None
         self._dense: set[Parameter] = set()
@@ -65,7 +64,9 @@ class ExchangeLayout:
         # By identity, which costs nothing at every step: the tuple is replaced as a whole where it changes.
         if self._tables is None or self._tables[0] is not numbers:
             held = context.held
-            found = tables_of(held.models, held.spoken_parameters, numbers) if self._rows_travel else {}
+            found = (
+                tables_of(held.models, held.spoken_parameters, numbers) if context.rules.rows_travel else {}
+            )
             self._tables = numbers, found
         return self._tables[1]
 
@@ -172,7 +173,7 @@ class ExchangeLayout:
 
     def make_dense(self) -> None:
         """Give all that a backward can reach dense gradients only, where rows do not travel."""
-        if not self._rows_travel:
+        if not self._context.rules.rows_travel:
             # torch adds a hook each time: a second one would run as well.
             new = {p for p in self._context.parameters if p.requires_grad} - self._dense
             make_dense(new)
@@ -221,4 +222,4 @@ class ExchangeLayout:
 
     def _refuse_optimizers(self) -> None:
         context = self._context
-        refuse_optimizers(context.held.optimizers, self.named_tables, context.spec.sync.architecture)
+        refuse_optimizers(context.held.optimizers, self.named_tables, context.rules.spoken)

@@ -135,7 +135,7 @@ class Mode(ABC):
         member.progress.begin_loop(loop.index)
         member.check_covered()
         member.trained.check_settled()
-        check_optimizers(member.held.optimizers, member.tables, published=member.spec.sync.server_count > 0)
+        check_optimizers(member.held.optimizers, member.tables, published=member.rules.has_servers)
 
     def _over(self, loop: BatchLoop) -> bool:
         """Wait for a plan where one is due. Returns whether the loop is finished."""

@@ -14,11 +14,15 @@ class ModeRules:
         commits_together: no item and no token is on its way while the program's lines run.
         sums_gradients: gradients are summed among the members; else weights travel.
         leased: workers lease items, so that a server may have applied more of a loop than the others.
+        averages: weights and optimizers' states of replicas that stepped by themselves are averaged.
+        no_phases: the reason why a step cannot have several phases; empty where it can.
     """
 
     commits_together = True
     sums_gradients = True
     leased = False
+    averages = False
+    no_phases = ""
 
     def __init__(self, sync: Sync) -> None:
         self._sync = sync
@@ -32,6 +36,36 @@ class ModeRules:
     def steps_alone(self) -> bool:
         """Whether each worker steps optimizers of its own."""
         return False
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether parameter servers keep the optimizers, or copies of the whole state."""
+        return self._sync.server_count > 0
+
+    @property
+    def servers_are_copies(self) -> bool:
+        """Whether each server holds all parameters and optimizers' states."""
+        return self._sync.servers_are_copies
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether none of the servers holds everything; backups do not count."""
+        return self._sync.in_parts
+
+    @property
+    def has_whole_gradient(self) -> bool:
+        """Whether one member has all gradients of an update, whose norm can be bounded."""
+        return True
+
+    @property
+    def rows_travel(self) -> bool:
+        """Whether sparse gradients are exchanged as rows; where weights travel, they are whole."""
+        return self.sums_gradients and not (self.averages or self.servers_are_copies)
+
+    @property
+    def sums_on_devices(self) -> bool:
+        """Whether what is exchanged stays on the devices, where each member has one."""
+        return self.sums_gradients and not self.has_servers
 
     def speaker(self, plan: Plan) -> int:
         """The rank of the member that records the steps."""

@@ -22,6 +22,7 @@ from ringleader.comm.seal import Seal
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train.generation.starting.initial_weights import Beginning
+from ringleader.train.modes.registry import mode_of
 from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.program_check.runs import LateSession, call, in_one_process, raised
 from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
@@ -53,7 +54,7 @@ class JoinerSession(LateSession):
     ) -> None:
         super().__init__(in_one_process(spec), None, beginning, most, given)
         # What servers keep is as closed to the program here: it has another text than a ring's, which is empty here.
-        self._checks.states.serve(bool(spec.sync.server_count))
+        self._checks.states.serve(mode_of(spec.sync).rules(spec.sync).has_servers)
         self._harmless = harmless
         self._until = inf
         self._arrived = arrived

@@ -1,12 +1,10 @@
 """The last batch of a pass, checked before the first step: whether there is one, and it has enough rows."""
 
-from collections.abc import Iterable
-
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ringleader.errors import StepMisuse
-from ringleader.spec import JobSpec
+from ringleader.train.generation.member import Member
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.rows.order.batch_sizes import batch_at
 from ringleader.train.rows.order.cursor import Epoch
@@ -15,9 +13,7 @@ ABOUT = "batch_norm"
 WHERE_ROWS_COME_FROM = "Check the path, the filter or the split that its rows come from."
 
 
-def check_last_batch(
-    models: Iterable[nn.Module], epoch: Epoch, rows: int, spec: JobSpec, warnings: JobWarnings
-) -> None:
+def check_last_batch(member: Member, epoch: Epoch, rows: int) -> None:
     """Warn where there are no rows, and where a BatchNorm in train mode would get one row of the pass's last batch at
     once.
 
@@ -29,14 +25,13 @@ def check_last_batch(
         StepMisuse: no batch is left.
     """
     if not epoch.steps:
-        _without_steps(epoch, rows, warnings)
+        _without_steps(epoch, rows, member.warnings)
         return
-    if not any(_trains_on_batches(model) for model in models):
+    if not any(_trains_on_batches(model) for model in member.held.models):
         return
-    sync = spec.sync
     # Without one order of the sums a worker's slices run as one pass: at worst there are as many as `workers.max`.
-    whole = sync.commits_together and not sync.same_bits
-    parts, of = (spec.workers.max, "workers") if whole else (epoch.shards, "logical shards")
+    whole = member.rules.commits_together and not member.same_bits
+    parts, of = (member.spec.workers.max, "workers") if whole else (epoch.shards, "logical shards")
     last = epoch.batch_rows(epoch.steps - 1)
     if last >= 2 * parts:
         return
@@ -45,7 +40,7 @@ def check_last_batch(
     which = f"the last batch of a pass over {len(epoch.order)} rows" if short else "a batch"
     cure = "Drop the short batch: session.batches(…, drop_last=True)."
     enough = f"Set batch.global_size to {2 * parts} or more."
-    warnings.add(
+    member.warnings.add(
         ABOUT,
         f"{which} has {last} row{'s' * (last > 1)} for {parts} {of}: BatchNorm gets single rows, and fails where "
         "a row has one value per channel.",

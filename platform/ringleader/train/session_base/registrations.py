@@ -85,7 +85,7 @@ class Registrations(SessionArtifacts):
         """
         self._calls.check_between("optimizer")
         check_optimizer(optimizer)
-        check_clipping(self._spec.sync, clip_norm)
+        check_clipping(self._member.rules, clip_norm)
         self._held.add_optimizer(optimizer, clip_norm)
         self._checks.optimizer(optimizer)
         return optimizer

@@ -82,7 +82,7 @@ class SessionValues:
         where no norm was computed: without `clip_norm` for each optimizer, on parameter servers, with local SGD.
         """
         norm = self._member.progress.norm
-        if norm is None and self._spec.sync.server_count and self._member.progress.step:
+        if norm is None and self._member.rules.has_servers and self._member.progress.step:
             self._member.warnings.add("norm", NO_NORM, NORM_CURE)
         return None if norm is None else float(norm)
 

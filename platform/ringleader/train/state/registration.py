@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from ringleader.errors import StepMisuse
 from ringleader.program_text.current_line import running_place
-from ringleader.spec.sync import Sync
+from ringleader.train.modes.mode_rules import ModeRules
 
 
 def check_model(model: Any) -> None:
@@ -47,11 +47,11 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def check_clipping(sync: Sync, clip_norm: float | None) -> None:
+def check_clipping(rules: ModeRules, clip_norm: float | None) -> None:
     """Check that there is somebody who has the whole gradient that a norm is to bound. Raises StepMisuse."""
-    if clip_norm is not None and sync.consistency == "ssp" and sync.in_parts:
+    if clip_norm is not None and not rules.has_whole_gradient:
         raise StepMisuse(
-            f"clip_norm needs the whole gradient of a clock, which {sync.server_count} ssp servers hold in parts.",
+            "clip_norm needs the whole gradient of a clock, of which each ssp server has a part.",
             hint="Use one server (sync.servers: 1), consistency: sync, or no clip_norm.",
         )
 

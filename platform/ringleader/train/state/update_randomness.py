@@ -23,7 +23,7 @@ class UpdateRandomness:
 
     def __init__(self, context: MemberContext) -> None:
         self._context = context
-        self._matters = context.same_bits and context.spec.sync.in_parts
+        self._matters = context.same_bits and context.rules.in_parts
         self._found = False
         self._updates = 0
 

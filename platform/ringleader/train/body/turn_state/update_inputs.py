@@ -23,7 +23,7 @@ class UpdateInputs:
     def __init__(self, context: MemberContext, functions: StepFunctions, variables: ProgramVariables) -> None:
         self._functions = functions
         self._variables = variables
-        self._on = context.same_bits and bool(context.spec.sync.server_count)
+        self._on = context.same_bits and context.rules.has_servers
         self._turns = 0
         self._before: dict[str, str] = {}
 

@@ -52,7 +52,7 @@ class EndedCalls:
         was."""
         if boundary.line:
             return 0
-        kinds = (MODELS, KEPT) if self._context.spec.sync.server_count else (MODELS, KEPT, OPTIMIZERS)
+        kinds = (MODELS, KEPT) if self._context.rules.has_servers else (MODELS, KEPT, OPTIMIZERS)
         tensors = live_tensors(self._context.held) | boundary.tensors
         recorded = (boundary.settings, boundary.schedulers, boundary.kept)
         digest = hashlib.blake2b(digest_size=EXACT_BYTES)

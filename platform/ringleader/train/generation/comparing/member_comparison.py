@@ -241,7 +241,7 @@ class MemberComparison:
         context = self._context
         held = context.held
         kept = held.kept.states()
-        found = prints(held, kept, optimizers=not context.spec.sync.server_count)
+        found = prints(held, kept, optimizers=not context.rules.has_servers)
         small = {"settings": held.settings(), "schedules": [s.state_dict() for s in held.schedulers]}
         for name, values in small.items():
             for number, value in enumerate(values):

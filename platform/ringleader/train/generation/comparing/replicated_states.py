@@ -63,7 +63,7 @@ class ReplicatedStates:
     def _parts(self) -> list[tuple[Sequence[int], list[Parameter]]]:
         """What several servers hold: those servers, and the parameters. The same list on all members."""
         context, plan = self._context, self._context.generation.plan
-        if context.spec.sync.servers_are_copies:
+        if context.rules.servers_are_copies:
             return [(range(plan.servers), context.held.parameters)] if plan.servers > 1 else []
         if not plan.backups:
             return []

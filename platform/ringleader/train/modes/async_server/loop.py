@@ -35,6 +35,11 @@ class AsyncServerRules(ModeRules):
     def spoken(self) -> str:
         return f"{super().spoken}, consistency: {self._sync.consistency}"
 
+    @property
+    def has_whole_gradient(self) -> bool:
+        # Each ssp server makes the updates of its part by itself.
+        return not (self._sync.consistency == "ssp" and self.in_parts)
+
     def speaker(self, plan: Plan) -> int:
         # Server 0 counts the items, so it knows first that a step is committed.
         return plan.world if plan.servers else 0

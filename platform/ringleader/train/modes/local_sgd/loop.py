@@ -18,6 +18,7 @@ from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.modes.local_sgd.replicas import FinishedReplicas, Replica
+from ringleader.train.modes.mode_rules import ModeRules
 from ringleader.train.modes.step_checks import check
 from ringleader.train.modes.stepped import SteppedMode
 from ringleader.train.ports import RecordSink, check_given_up
@@ -54,8 +55,17 @@ class RoundSpan:
         return (offset - self.offsets.start) * self.epoch.shards + shard
 
 
+class LocalSgdRules(ModeRules):
+    """The rules where replicas step by themselves, and are averaged."""
+
+    averages = True
+    no_phases = "sync: local_sgd, where each logical shard steps copies of the optimizers by itself"
+
+
 class LocalSgdLoop(SteppedMode):
     """The mode whose transaction is a round: several batches, in replicas that are averaged behind them."""
+
+    rules = LocalSgdRules
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         super().__init__(member, sink, device)

@@ -41,7 +41,7 @@ class TokenRingRules(ModeRules):
 
     @property
     def steps_alone(self) -> bool:
-        return not self._sync.server_count
+        return not self.has_servers
 
     def has_parts(self, plan: Plan) -> bool:
         return False

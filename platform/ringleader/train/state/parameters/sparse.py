@@ -9,9 +9,6 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from ringleader.errors import StepMisuse
 
-ROWS_TRAVEL = frozenset({"ring", "parameter_server", "parameter_server/ring"})
-"""Architectures whose exchange has a way for rows; local SGD and servers with copies move whole weights."""
-
 # Momentum and weight decay move every row in every step.
 ROW_WISE: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum", "weight_decay"),
@@ -68,13 +65,13 @@ def _densify(parameter: Tensor) -> None:
 def refuse_optimizers(
     optimizers: Sequence[tuple[Optimizer, float | None]],
     tables: Mapping[nn.Parameter, str],
-    architecture: str,
+    mode: str,
 ) -> None:
     """Refuse optimizers that cannot step here at all, before they fail with an error in the words of their own code.
 
     Args:
         tables: the parameters whose gradients are sparse here.
-        architecture: as the job file names it.
+        mode: in the words of the job file.
 
     Raises:
         StepMisuse: naming the optimizer, and what it would need.
@@ -85,7 +82,7 @@ def refuse_optimizers(
         dense = sum(p.requires_grad and p not in tables for p in parameters)
         if isinstance(optimizer, SparseAdam) and dense:
             raise StepMisuse(
-                f"{kind} takes sparse gradients only, and with sync: {architecture} {dense} of its parameters get "
+                f"{kind} takes sparse gradients only, and with {mode} {dense} of its parameters get "
                 f"dense ones.",
                 hint="Use Adam for them; or sync: ring or parameter_server, where the gradients of nn.Embedding and "
                 "nn.EmbeddingBag with sparse=True stay sparse.",
