@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LinearLR
 
 from ringleader.bench.exchange.nodes import NODES, WORKERS, pretended
 from ringleader.bench.processes import members
-from ringleader.bench.training.modes import MODES, REFERENCE, Mode
+from ringleader.bench.training.modes import MODES, REFERENCE, ModeCase
 from ringleader.comm.codecs import NAMES
 from ringleader.errors import SpecInvalid
 from ringleader.exchange.coded_sums import is_coded
@@ -57,7 +57,7 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
 
 
-def asked(mode: Mode) -> JobSpec:
+def asked(mode: ModeCase) -> JobSpec:
     """A worker on each of two nodes that share no memory; where weights travel as tokens two, because what concurrent
     moves do to each other grows with the workers."""
     workers = WORKERS if mode.family == "tokens" else NODES
@@ -150,19 +150,19 @@ def accuracy(mode_name: str) -> float:
 
 def test_all_train_at_the_learning_rate_of_the_ring_but_diloco() -> None:
     """Its outer step makes the mean move up to 0.7 / (1 - 0.9) = 7 times as long, by momentum: what fits the others is
-    too much for it (see `Mode.rate`)."""
+    too much for it (see `ModeCase.rate`)."""
     slower = {mode.name: mode.rate for mode in MODES if mode.rate != REFERENCE.rate}
     assert slower == {"diloco": 0.25}
     assert {mode.name for mode in MODES if mode.sync.get("outer") == "nesterov"} == set(slower)
 
 
-def tolerance(mode: Mode) -> float:
+def tolerance(mode: ModeCase) -> float:
     sync = asked(mode).sync
     return TIMING if sync.leased or sync.circulates else POINT
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_every_mode_at_its_learning_rate_reaches_the_accuracy_of_the_ring(mode: Mode) -> None:
+def test_every_mode_at_its_learning_rate_reaches_the_accuracy_of_the_ring(mode: ModeCase) -> None:
     """At the ring's, but for DiLoCo: within a point, and within four where the result depends on timing."""
     assert accuracy(mode.name) >= accuracy(REFERENCE.name) - tolerance(mode)
 

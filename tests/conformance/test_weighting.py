@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from ringleader.bench.training.modes import MODES, Mode
+from ringleader.bench.training.modes import MODES, ModeCase
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.modes.local_sgd.outer_step import OUTER
@@ -109,7 +109,7 @@ def gradient(
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-def job(mode: Mode) -> JobSpec:
+def job(mode: ModeCase) -> JobSpec:
     return JobSpec.parse(
         {
             "name": mode.name,
@@ -121,7 +121,7 @@ def job(mode: Mode) -> JobSpec:
     )
 
 
-def play(mode: Mode, taught: Taught, place: Path) -> Play:
+def play(mode: ModeCase, taught: Taught, place: Path) -> Play:
     return ThreadedCast(job(mode), taught, artifacts=place, nodes=NODES).play()
 
 
@@ -130,7 +130,7 @@ def apart(one: Tensor, other: Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
-def check(mode: Mode, taught: Taught) -> None:
+def check(mode: ModeCase, taught: Taught) -> None:
     """Every member's moves are those of one process; an outer optimizer sees them as its gradients."""
     (first, *others) = taught.seen.values()
     expected = {name: nn.Parameter(torch.zeros_like(value)) for name, value in first[0].items()}
@@ -161,7 +161,7 @@ def test_means_of_means_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_step_is_that_of_one_process_on_the_concatenated_batch(mode: Mode, tmp_path: Path) -> None:
+def test_a_step_is_that_of_one_process_on_the_concatenated_batch(mode: ModeCase, tmp_path: Path) -> None:
     """By rows; and by weights of the user's own, but for token rings (below) and asynchronous servers, whose items are
     updates before the others' weights are known (`test_alone_every_item_is_an_update_of_its_own`)."""
     sync = job(mode).sync
@@ -175,7 +175,7 @@ def test_a_step_is_that_of_one_process_on_the_concatenated_batch(mode: Mode, tmp
 
 @pytest.mark.parametrize("mode", [m for m in MODES if job(m).sync.circulates], ids=lambda mode: mode.name)
 def test_where_weights_travel_as_tokens_a_weight_of_the_users_own_is_refused(
-    mode: Mode, tmp_path: Path
+    mode: ModeCase, tmp_path: Path
 ) -> None:
     played = play(mode, Taught(WEIGHTED), tmp_path)
     assert played.outcome == "failed"

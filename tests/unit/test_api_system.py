@@ -9,7 +9,7 @@ import pytest
 from control_plane import DATABASES, RESULT, Stage, outcome, stage_over
 from sqlalchemy import func, select
 
-from ringleader_api.services.records.system import KEPT_EACH, Stretch, taken_together
+from ringleader_api.services.records.system import KEPT_EACH, SampleSpan, taken_together
 from ringleader_api.store.samples import SystemRow
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,8 +42,8 @@ def series(here: Stage, job_id: str, **parameters: Any) -> list[dict[str, Any]]:
     return found
 
 
-def stretch(number: int, **figures: Any) -> Stretch:
-    return Stretch(START + timedelta(seconds=5 * number), 5.0, "n1", figures)
+def stretch(number: int, **figures: Any) -> SampleSpan:
+    return SampleSpan(START + timedelta(seconds=5 * number), 5.0, "n1", figures)
 
 
 def test_a_sample_sent_twice_is_stored_once_and_read_by_columns(here: Stage) -> None:

@@ -26,7 +26,7 @@ from ringleader.runtime.messages import (
     WorkerEvent,
     spool_of,
 )
-from ringleader.runtime.records.artifact_files import ArtifactFiles, NotWritten
+from ringleader.runtime.records.artifact_files import ArtifactFiles, ArtifactRefused
 from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.records.spool import Spool, unposted
 from ringleader.runtime.records.uploader import Uploader
@@ -216,12 +216,12 @@ def test_a_job_keeps_so_many_artifacts_and_no_more(tmp_path: Path):
     files = ArtifactFiles(tmp_path, most_files=2)
     files.write(saved(1))
     files.write(saved(2))
-    with pytest.raises(NotWritten, match="at most 2 artifacts"):
+    with pytest.raises(ArtifactRefused, match="at most 2 artifacts"):
         files.write(saved(3))
     files.write(saved(2))  # it is there
-    with pytest.raises(NotWritten, match="of 0 MiB together"):
+    with pytest.raises(ArtifactRefused, match="of 0 MiB together"):
         ArtifactFiles(tmp_path, most_bytes=5).write(saved(3))
-    with pytest.raises(NotWritten, match="File exists"):
+    with pytest.raises(ArtifactRefused, match="File exists"):
         ArtifactFiles(tmp_path / saved(1).file).write(saved(3))
 
 

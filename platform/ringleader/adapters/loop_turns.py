@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ringleader.adapters.session_loop import Rows, check_batch_size, refuse
+from ringleader.adapters.session_loop import PassRows, check_batch_size, refuse
 from ringleader.train import Session
 
 
@@ -112,7 +112,7 @@ class PreparedLoader:
     def __init__(self, owner: PreparedLoop, loader: DataLoader[Any]) -> None:
         self._owner = owner
         self._loader = loader
-        self._rows = Rows.of_loader(loader, owner.declared.format(norm=1.0))
+        self._rows = PassRows.of_loader(loader, owner.declared.format(norm=1.0))
         self.dataset, self.collate_fn, self.sampler = loader.dataset, loader.collate_fn, loader.sampler
 
     @property

@@ -25,7 +25,7 @@ NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PassRows:
     """What one pass reads, as `session.batches` takes it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Rows:
     clips: str = CLIP_NORM
 
     @classmethod
-    def of_loader(cls, loader: DataLoader[Any], clips: str) -> "Rows":
+    def of_loader(cls, loader: DataLoader[Any], clips: str) -> "PassRows":
         """What a torch loader reads. Raises StepMisuse: in an order, or by a function, that a session does not keep."""
         check_dataset(loader.dataset)
         if loader.batch_size is None or loader.worker_init_fn is not None:
@@ -111,7 +111,7 @@ class SessionSteps:
     that breaks begins again within its item, so whoever takes all of each item sees each step once. The pass is over
     with its last step: lines behind that run between session calls."""
 
-    def __init__(self, session: Session, rows: Rows) -> None:
+    def __init__(self, session: Session, rows: PassRows) -> None:
         self._session = session
         self._last = session.global_step + rows.steps(session)
         self._turns = iter(rows.turns(session))

@@ -43,7 +43,7 @@ Answer = tuple[list[CheckpointFile], str]
 Line: TypeAlias = "Connection[Any, Any]"
 
 
-class NotWritten(Exception):
+class WriteFailed(Exception):
     """A file could not be written; says why."""
 
 
@@ -96,7 +96,7 @@ class Writer:
             self._press()
 
     def write(self, order: WriteOrder, spare_s: float = inf) -> list[CheckpointFile]:
-        """Have the files written; returns their entries for the manifest. Raises NotWritten.
+        """Have the files written; returns their entries for the manifest. Raises WriteFailed.
 
         Args:
             spare_s: seconds until the next order may come.
@@ -115,12 +115,12 @@ class Writer:
         except (OSError, EOFError):
             code = process.wait()
             self.close()
-            raise NotWritten(f"the writing process ended with {code}") from None
+            raise WriteFailed(f"the writing process ended with {code}") from None
         finally:
             self._haste.clear()
         pieces, why = answer
         if why:
-            raise NotWritten(why)
+            raise WriteFailed(why)
         return pieces
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ KEY = "[key]"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartLocation:
     """A part's place, below another one's. It is spelt out only when it is reported: a body may have a hundred thousand
     parts below keys of half a megabyte, whose pointers together would fill the memory."""
 
@@ -45,7 +45,7 @@ def unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
         yield {} if number >= FINDINGS_TOLD else _odd_part(place, part)
 
 
-def _odd_part(place: Place, part: str | float) -> dict[str, Any]:
+def _odd_part(place: PartLocation, part: str | float) -> dict[str, Any]:
     if isinstance(part, str):
         allowed = "text that can be encoded as UTF-8"
         message = f"the text has an unpaired surrogate (got {part!r})"
@@ -54,9 +54,9 @@ def _odd_part(place: Place, part: str | float) -> dict[str, Any]:
     return {"pointer": place.pointer, "value": part, "allowed": "a finite number", "message": message}
 
 
-def _odd_parts(source: dict[Any, Any]) -> Iterator[tuple[Place, str | float]]:
+def _odd_parts(source: dict[Any, Any]) -> Iterator[tuple[PartLocation, str | float]]:
     seen: set[int] = set()  # YAML may name a part twice, or inside itself
-    left: list[tuple[Place, Any]] = [(Place(), source)]
+    left: list[tuple[PartLocation, Any]] = [(PartLocation(), source)]
     while left:
         place, part = left.pop()
         if not isinstance(part, (dict, list)):
@@ -66,7 +66,7 @@ def _odd_parts(source: dict[Any, Any]) -> Iterator[tuple[Place, str | float]]:
             items = part.items() if isinstance(part, dict) else enumerate(part)
             # What is right is done with here: there may be many of it.
             below = [
-                (Place(utf8(str(key)), place), one)
+                (PartLocation(utf8(str(key)), place), one)
                 for key, value in items
                 for one in (key, value)
                 if isinstance(one, (dict, list)) or _is_odd(one)

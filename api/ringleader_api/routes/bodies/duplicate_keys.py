@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from ringleader.errors import FINDINGS_TOLD, and_more
-from ringleader.spec.findings import Place
+from ringleader.spec.findings import PartLocation
 
 
 class _Object(tuple[tuple[str, Any], ...]):
@@ -34,15 +34,15 @@ def named_twice(body: bytes) -> DuplicateKeys:
     return DuplicateKeys(told, and_more(sum(1 for _ in again)))
 
 
-def _finding(place: Place, value: Any) -> dict[str, Any]:
+def _finding(place: PartLocation, value: Any) -> dict[str, Any]:
     # A nested value is not quoted back: it may be the whole body.
     told = None if isinstance(value, (_Object, list)) else value
     message = f"the key {place.key!r} appears twice"
     return {"pointer": place.pointer, "value": told, "allowed": "each key once", "message": message}
 
 
-def _again(body: bytes) -> Iterator[tuple[Place, Any]]:
-    left: list[tuple[Place, Any]] = [(Place(), json.loads(body, object_pairs_hook=_Object))]
+def _again(body: bytes) -> Iterator[tuple[PartLocation, Any]]:
+    left: list[tuple[PartLocation, Any]] = [(PartLocation(), json.loads(body, object_pairs_hook=_Object))]
     # A stack instead of recursion: how deep a body nests is its sender's choice.
     while left:
         place, part = left.pop()
@@ -50,7 +50,7 @@ def _again(body: bytes) -> Iterator[tuple[Place, Any]]:
         seen = set()
         for key, value in pairs:
             if key in seen:
-                yield Place(key, place), value
+                yield PartLocation(key, place), value
             seen.add(key)
             if isinstance(value, (_Object, list)):
-                left.append((Place(key, place), value))
+                left.append((PartLocation(key, place), value))

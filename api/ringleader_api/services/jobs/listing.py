@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 from ringleader.wire.states import State
 from ringleader.wire.views import Facets, JobGroups, JobPage, MetricValues
 from ringleader_api.services.jobs.groups import Grouping, grouped, unindexed
-from ringleader_api.services.jobs.sorting import NEWEST_FIRST, Place, Sort, cursor_behind, place_of
+from ringleader_api.services.jobs.sorting import NEWEST_FIRST, PageEnd, Sort, cursor_behind, place_of
 from ringleader_api.services.jobs.views import job_view
 from ringleader_api.store import Store
 from ringleader_api.store.listed import LABEL, PARAM, fitted, scalar_text
@@ -121,7 +121,7 @@ class _Search:
         self._projects = projects
         self._sqlite = session.get_bind().dialect.name == "sqlite"
 
-    def places(self, sort: Sort, behind: Place | None, limit: int) -> list[Place]:
+    def places(self, sort: Sort, behind: PageEnd | None, limit: int) -> list[PageEnd]:
         """The first jobs behind that place, in order."""
         conditions = self._cheapest()
         few: Sequence[str] | None = None
@@ -133,7 +133,7 @@ class _Search:
                 return []
             few = ids if len(ids) <= FEW else None
             conditions = [Job.id.in_(ids)] if few else self._conditions(self._unindexed, soon=True)
-        found: list[Place] = []
+        found: list[PageEnd] = []
         if behind is None or behind.value is not None:
             # By an index those few would be met at the end of a walk through all.
             of = _indexed if few is None else self._unordered
@@ -151,9 +151,9 @@ class _Search:
         column: ColumnElement[Any] | None,
         *,
         sort: Sort,
-        behind: Place | None,
+        behind: PageEnd | None,
         limit: int,
-    ) -> list[Place]:
+    ) -> list[PageEnd]:
         """The rows of one query, (id, value), in order: by `column` if there is one, and by id."""
         by: list[Any] = [*query.selected_columns][:1]
         last: list[Any] = [] if behind is None else [literal(behind.job_id)]
@@ -164,7 +164,7 @@ class _Search:
             key, end = tuple_(*by), tuple_(*last)
             query = query.where(key < end if sort.descending else key > end)
         order = [one.desc() if sort.descending else one.asc() for one in by]
-        return [Place(value, i) for i, value in self._session.execute(query.order_by(*order).limit(limit))]
+        return [PageEnd(value, i) for i, value in self._session.execute(query.order_by(*order).limit(limit))]
 
     def matching(self) -> list[ColumnElement[bool]]:
         """The conditions for each job that is there."""

@@ -50,7 +50,7 @@ _ID = re.compile(r"job_[0-9A-Z]{26}")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SortValues:
     """The rows beside jobs that hold what a list is sorted by, at most one of a job: those with these values."""
 
     job_id: InstrumentedAttribute[str]
@@ -96,14 +96,14 @@ class Sort:
         return COLUMNS[self.by] if self.name is None else METRIC.get(self.by, JobAttribute.rank)
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> SortValues | None:
         """The rows that have the column; None: the job's own row has it."""
         if self.name is None:
             return None
         if self.by in METRIC:
-            return Rows(MetricSummary.job_id, {MetricSummary.name: self.name})
+            return SortValues(MetricSummary.job_id, {MetricSummary.name: self.name})
         values = {JobAttribute.kind: self.by, JobAttribute.key: fitted(self.name)}
-        return Rows(JobAttribute.job_id, values)
+        return SortValues(JobAttribute.job_id, values)
 
     @property
     def is_of_ids(self) -> bool:
@@ -120,14 +120,14 @@ NEWEST_FIRST = Sort("submitted_at", descending=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageEnd:
     """The last job of a page: its value (None: it has none) and its id."""
 
     value: Any
     job_id: str
 
 
-def cursor_behind(sort: Sort, place: Place) -> str:
+def cursor_behind(sort: Sort, place: PageEnd) -> str:
     """The cursor of the page behind that place."""
     # The first order that there was: its cursors stay as they were.
     if sort == NEWEST_FIRST:
@@ -136,11 +136,11 @@ def cursor_behind(sort: Sort, place: Place) -> str:
     return _CURSORS.cursor(json.dumps([str(sort), value, place.job_id]))
 
 
-def place_of(sort: Sort, cursor: str) -> Place:
+def place_of(sort: Sort, cursor: str) -> PageEnd:
     """The place that a cursor names. Raises Unprocessable: it is none of this order."""
     (text,) = _CURSORS.parts(cursor)
     if _ID.fullmatch(text):
-        order, place = str(NEWEST_FIRST), Place(text, text)
+        order, place = str(NEWEST_FIRST), PageEnd(text, text)
     else:
         order, place = _read(cursor, text, sort)
     if order != str(sort):
@@ -153,7 +153,7 @@ def place_of(sort: Sort, cursor: str) -> Place:
     return place
 
 
-def _read(cursor: str, text: str, sort: Sort) -> tuple[str, Place]:
+def _read(cursor: str, text: str, sort: Sort) -> tuple[str, PageEnd]:
     """The order that a cursor was made for, and its place."""
     try:
         order, value, job_id = json.loads(text)
@@ -168,7 +168,7 @@ def _read(cursor: str, text: str, sort: Sort) -> tuple[str, Place]:
             hint="Leave the cursor out to read the first page.",
             code="bad_cursor",
         ) from None
-    return order, Place(value, job_id)
+    return order, PageEnd(value, job_id)
 
 
 def _number(value: Any) -> float:

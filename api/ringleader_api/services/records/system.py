@@ -26,7 +26,7 @@ _HIGHEST = frozenset({"memory_bytes", "memory_total_bytes", "gpu_memory_bytes", 
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SampleSpan:
     """One sample, or several taken together: `span_s` seconds measured, the last of them at `at`."""
 
     at: datetime
@@ -59,7 +59,7 @@ def store_samples(session: Session, job_id: str, samples: Sequence[SystemSample]
             _thin(session, (job_id, kind, name), most)
 
 
-def taken_together(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
+def taken_together(stretches: Sequence[SampleSpan], most: int) -> list[SampleSpan]:
     """At most `most` stretches in place of these, which are in order: each of one of several equal parts of the
     time."""
     if len(stretches) <= most:
@@ -108,26 +108,26 @@ def _thin(session: Session, whose: tuple[str, str, str], most: int) -> None:
     session.execute(insert_of(session)(SystemRow), kept)
 
 
-def _stretch(row: Any) -> Stretch:
-    return Stretch(row.at, row.span_s, row.node, row.figures)
+def _stretch(row: Any) -> SampleSpan:
+    return SampleSpan(row.at, row.span_s, row.node, row.figures)
 
 
-def _together(parts: Sequence[Stretch]) -> Stretch:
+def _together(parts: Sequence[SampleSpan]) -> SampleSpan:
     if len(parts) == 1:
         return parts[0]
     names: Collection[Figure] = dict.fromkeys(name for part in parts for name in part.figures)
     figures = {name: _one(name, [part for part in parts if name in part.figures]) for name in names}
-    return Stretch(parts[-1].at, sum(part.span_s for part in parts), parts[-1].node, figures)
+    return SampleSpan(parts[-1].at, sum(part.span_s for part in parts), parts[-1].node, figures)
 
 
-def _one(name: Figure, parts: Sequence[Stretch]) -> float:
+def _one(name: Figure, parts: Sequence[SampleSpan]) -> float:
     if name in _HIGHEST:
         return max(part.figures[name] for part in parts)
     span_s = sum(part.span_s for part in parts)
     return round(sum(part.figures[name] * part.span_s for part in parts) / span_s, 1)
 
 
-def _series(kind: Kind, name: str, stretches: Sequence[Stretch]) -> SystemSeries:
+def _series(kind: Kind, name: str, stretches: Sequence[SampleSpan]) -> SystemSeries:
     met = [figure for figure in FIGURES[kind] if any(figure in one.figures for one in stretches)]
     return SystemSeries(
         kind=kind,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ringleader.adapters.lightning.state import FitState
-from ringleader.adapters.session_loop import Rows, refuse
+from ringleader.adapters.session_loop import PassRows, refuse
 from ringleader.train import Session
 
 END: Iterator[Any] = iter(())
@@ -37,7 +37,7 @@ class StepLoader:
 
     sampler = None
 
-    def __init__(self, fit: "FitSteps", rows: Rows, batch_rows: int) -> None:
+    def __init__(self, fit: "FitSteps", rows: PassRows, batch_rows: int) -> None:
         self.dataset = rows.dataset
         self._fit = fit
         self._batches = rows.batches(batch_rows)
@@ -62,7 +62,7 @@ class FitSteps:
         over: the fit was over for the other members when this one came.
     """
 
-    def __init__(self, session: Session, trainer: Any, state: FitState, rows: Rows) -> None:
+    def __init__(self, session: Session, trainer: Any, state: FitState, rows: PassRows) -> None:
         self._session = session
         self._trainer = trainer
         self._state = state

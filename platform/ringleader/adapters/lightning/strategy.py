@@ -23,7 +23,7 @@ from ringleader.adapters.lightning.schedules import (
 )
 from ringleader.adapters.lightning.state import FitState
 from ringleader.adapters.lightning.steps import FitSteps, StepBatch, StepLoader
-from ringleader.adapters.session_loop import Rows, check_batch_size, record, refuse
+from ringleader.adapters.session_loop import PassRows, check_batch_size, record, refuse
 from ringleader.train import Session
 
 with needed("lightning", "lightning"):
@@ -144,7 +144,7 @@ class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
             refuse(*SEVERAL)
         if not isinstance(dataloader, DataLoader):
             refuse(f"a {type(dataloader).__name__} to train on", "Give the trainer one DataLoader.")
-        rows = Rows.of_loader(dataloader, "Trainer(gradient_clip_val=1.0)")
+        rows = PassRows.of_loader(dataloader, "Trainer(gradient_clip_val=1.0)")
         size = rows.batch_size or 1
         check_batch_size(self.session, size, trainer.accumulate_grad_batches)
         state = FitState(trainer, self._results, self._plateaus)

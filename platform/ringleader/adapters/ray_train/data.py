@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from ringleader.adapters.ray_train.loop_registrations import CLIPS
 from ringleader.adapters.ray_train.torch_loops import TorchLoops
-from ringleader.adapters.session_loop import Rows, refuse
+from ringleader.adapters.session_loop import PassRows, refuse
 from ringleader.data import FileDataset, ParquetDataset
 from ringleader.data.sources.kinds import open_source
 
@@ -18,7 +18,7 @@ Cast = Callable[[Any], Any]
 class AdoptedBatches:
     """One data set in batches. A loop that trains is the session's; any other goes over all rows on every worker."""
 
-    def __init__(self, loops: TorchLoops, rows: Rows, cast: Cast | None = None) -> None:
+    def __init__(self, loops: TorchLoops, rows: PassRows, cast: Cast | None = None) -> None:
         self._loops = loops
         self._rows = rows
         self._cast = cast
@@ -39,7 +39,7 @@ class AdoptedLoader(AdoptedBatches):
     """
 
     def __init__(self, loops: TorchLoops, loader: DataLoader[Any]) -> None:
-        super().__init__(loops, Rows.of_loader(loader, CLIPS))
+        super().__init__(loops, PassRows.of_loader(loader, CLIPS))
         self.dataset, self.batch_size, self.collate_fn = loader.dataset, loader.batch_size, loader.collate_fn
         self.num_workers, self.drop_last = loader.num_workers, loader.drop_last
 
@@ -85,7 +85,7 @@ class DatasetShard:
                 f"iter_torch_batches({', '.join(unknown)}=…)",
                 "Change the batches in the loop, or write the rows as the loop needs them.",
             )
-        rows = Rows(
+        rows = PassRows(
             self._dataset,
             shuffle=bool(local_shuffle_buffer_size),
             drop_last=drop_last,

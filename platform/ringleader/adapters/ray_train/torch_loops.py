@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from ringleader.adapters.loop_text import calls_of, loop_at
 from ringleader.adapters.loop_turns import LoopTurn
 from ringleader.adapters.ray_train.loop_registrations import CLIP, CLIPPING, ONE_STEP, LoopRegistrations
-from ringleader.adapters.session_loop import NOTHING, Rows, check_batch_size, program_place, refuse
+from ringleader.adapters.session_loop import NOTHING, PassRows, check_batch_size, program_place, refuse
 from ringleader.train import Session
 
 Method = Callable[..., Any]
@@ -88,7 +88,7 @@ class TorchLoops:
         loop = loop_at(program_place())
         return loop is not None and bool(calls_of(loop, "backward"))
 
-    def turns(self, rows: Rows) -> Iterator[Any]:
+    def turns(self, rows: PassRows) -> Iterator[Any]:
         """The turns of one training loop of the program."""
         check_batch_size(self.session, rows.batch_size or 1, 1, whole=True)
         with self.acting():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ringleader.adapters.library import needed
 from ringleader.adapters.session_loop import (
-    Rows,
+    PassRows,
     SessionSteps,
     check_batch_size,
     record,
@@ -69,7 +69,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         check_dataset(self.train_dataset)
         args, loader = self.args, super().get_train_dataloader()
         check_batch_size(self.session, args.per_device_train_batch_size, args.gradient_accumulation_steps)
-        rows = Rows(
+        rows = PassRows(
             loader.dataset,
             shuffles(self._get_train_sampler(loader.dataset), len(loader.dataset)),
             loader.collate_fn,
@@ -244,7 +244,7 @@ class StepLoader:
         rows, dataset: what is read.
     """
 
-    def __init__(self, session: Session, rows: Rows, accumulation: int) -> None:
+    def __init__(self, session: Session, rows: PassRows, accumulation: int) -> None:
         self.rows, self.dataset = rows, rows.dataset
         self.batch_sampler = None
         self._batches = rows.steps(session) * accumulation

@@ -13,7 +13,7 @@ STALENESS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class ModeCase:
     """One mode as a job file asks for it.
 
     Attributes:
@@ -37,62 +37,64 @@ def _both(architecture: str, **words: Word) -> dict[str, Word]:
     return {"intra_node": architecture, "inter_node": architecture, **words}
 
 
-MODES: tuple[Mode, ...] = (
-    Mode("ring", "ring", "ring", _both("ring")),
-    Mode("ring-two-level", "ring, two levels", "ring", _both("ring", algorithm="two_level")),
-    Mode("ring-bf16", "ring, bf16", "codec", _both("ring", codec="bf16")),
-    Mode("ring-fp16", "ring, fp16", "codec", _both("ring", codec="fp16")),
-    Mode("ring-int8", "ring, int8", "codec", _both("ring", codec="int8")),
-    Mode("ring-onebit", "ring, 1 bit", "codec", _both("ring", codec="onebit")),
-    Mode("ring-topk", "ring, top-k", "codec", _both("ring", codec="topk")),
-    Mode("ring-powersgd", "ring, PowerSGD", "codec", _both("ring", codec="powersgd")),
-    Mode("ps", "servers", "servers", _both("parameter_server", servers=SERVERS, consistency="sync")),
-    Mode(
+MODES: tuple[ModeCase, ...] = (
+    ModeCase("ring", "ring", "ring", _both("ring")),
+    ModeCase("ring-two-level", "ring, two levels", "ring", _both("ring", algorithm="two_level")),
+    ModeCase("ring-bf16", "ring, bf16", "codec", _both("ring", codec="bf16")),
+    ModeCase("ring-fp16", "ring, fp16", "codec", _both("ring", codec="fp16")),
+    ModeCase("ring-int8", "ring, int8", "codec", _both("ring", codec="int8")),
+    ModeCase("ring-onebit", "ring, 1 bit", "codec", _both("ring", codec="onebit")),
+    ModeCase("ring-topk", "ring, top-k", "codec", _both("ring", codec="topk")),
+    ModeCase("ring-powersgd", "ring, PowerSGD", "codec", _both("ring", codec="powersgd")),
+    ModeCase("ps", "servers", "servers", _both("parameter_server", servers=SERVERS, consistency="sync")),
+    ModeCase(
         "ps-ssp",
         "servers, stale by 2",
         "servers",
         _both("parameter_server", servers=SERVERS, consistency="ssp", staleness=STALENESS),
     ),
-    Mode(
+    ModeCase(
         "ps-async",
         "servers, async",
         "servers",
         _both("parameter_server", servers=SERVERS, consistency="async"),
     ),
-    Mode("ps-backup", "server, 1 backup", "servers", _both("parameter_server", backup_workers=1)),
-    Mode(
+    ModeCase("ps-backup", "server, 1 backup", "servers", _both("parameter_server", backup_workers=1)),
+    ModeCase(
         "hybrid-ps-ring",
         "servers over rings",
         "hybrid",
         {"inter_node": "parameter_server", "intra_node": "ring", "servers": SERVERS},
     ),
-    Mode(
+    ModeCase(
         "hybrid-ring-ps",
         "ring over servers",
         "hybrid",
         {"inter_node": "ring", "intra_node": "parameter_server", "servers": SERVERS},
     ),
-    Mode("token-ring", "token ring", "tokens", _both("token_ring")),
-    Mode(
+    ModeCase("token-ring", "token ring", "tokens", _both("token_ring")),
+    ModeCase(
         "hybrid-tokens-ring",
         "token ring over rings",
         "tokens",
         {"inter_node": "token_ring", "intra_node": "ring"},
     ),
-    Mode(
+    ModeCase(
         "hybrid-tokens-ps",
         "token ring over servers",
         "tokens",
         {"inter_node": "token_ring", "intra_node": "parameter_server", "servers": SERVERS},
     ),
-    Mode(
+    ModeCase(
         "hybrid-ps-tokens",
         "server over token rings",
         "tokens",
         {"inter_node": "parameter_server", "intra_node": "token_ring"},
     ),
-    Mode("local-sgd", "local SGD", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="average")),
-    Mode(
+    ModeCase(
+        "local-sgd", "local SGD", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="average")
+    ),
+    ModeCase(
         "diloco", "DiLoCo", "rounds", _both("local_sgd", inner_steps=INNER_STEPS, outer="nesterov"), rate=0.25
     ),
 )

@@ -31,7 +31,7 @@ from ringleader.bench.training.course import (
     TimedTraining,
     save_rows,
 )
-from ringleader.bench.training.modes import MODES, REFERENCE, Mode
+from ringleader.bench.training.modes import MODES, REFERENCE, ModeCase
 from ringleader.bench.training.picture import Curve, draw
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
@@ -59,7 +59,7 @@ class ModeRun:
     """One training of one mode."""
 
     name: str
-    mode: Mode
+    mode: ModeCase
     workers: Sequence[TimedTraining]
 
     @property
@@ -119,7 +119,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _trainings(
-    turns: Sequence[tuple[str, Mode]], nodes: Nodes, course: TimedTraining, seed: int, failed: list[str]
+    turns: Sequence[tuple[str, ModeCase]], nodes: Nodes, course: TimedTraining, seed: int, failed: list[str]
 ) -> Iterator[ModeRun]:
     """Train one mode after the other; a failure is printed, and the others still have their turn."""
     for name, mode in turns:
@@ -136,7 +136,7 @@ def _trainings(
             yield run
 
 
-def job(mode: Mode, seed: int) -> JobSpec:
+def job(mode: ModeCase, seed: int) -> JobSpec:
     """The job file of a run."""
     return JobSpec.parse(
         {

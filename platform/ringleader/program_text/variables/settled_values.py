@@ -64,7 +64,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EvaluationPoint:
     """The place where an expression is computed.
 
     Attributes:
@@ -112,13 +112,13 @@ class SettledValues:
             yield outer
             node = outer
 
-    def place_of(self, node: ast.AST, scope: ProgramScope, key: ast.AST, table: Key) -> Place:
+    def place_of(self, node: ast.AST, scope: ProgramScope, key: ast.AST, table: Key) -> EvaluationPoint:
         """The place of an expression that is stored in `table` under a key."""
         region = next((n for n in self.around(node) if isinstance(n, Function | Loop)), node)
-        place = Place(scope, region, asked=table)
+        place = EvaluationPoint(scope, region, asked=table)
         return replace(place, given=frozenset(self._settled_by(key, place)))
 
-    def is_settled(self, node: ast.AST, place: Place) -> bool:
+    def is_settled(self, node: ast.AST, place: EvaluationPoint) -> bool:
         if isinstance(node, ast.expr) and ast.unparse(node) in place.given:
             return True
         match node:
@@ -143,16 +143,18 @@ class SettledValues:
         # A generator's result goes by how far it was read, one that sets outer names by what is read between.
         if any(isinstance(node, ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal) for node in nodes):
             return False
-        place = Place(scope, function, frozenset(parameters_of(function)), under_way=(*under_way, function))
+        place = EvaluationPoint(
+            scope, function, frozenset(parameters_of(function)), under_way=(*under_way, function)
+        )
         results = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
         # Which `return` is taken is as much a part of the result as its value.
         tests = [node.test for node in nodes if isinstance(node, _BRANCHES)]
         return bool(results) and self._are([*results, *tests], place)
 
-    def _are(self, nodes: Collection[ast.AST] | Iterator[ast.AST], place: Place) -> bool:
+    def _are(self, nodes: Collection[ast.AST] | Iterator[ast.AST], place: EvaluationPoint) -> bool:
         return all(self.is_settled(node, place) for node in nodes)
 
-    def _settled_by(self, key: ast.AST, place: Place) -> Iterator[str]:
+    def _settled_by(self, key: ast.AST, place: EvaluationPoint) -> Iterator[str]:
         """The texts of expressions whose values a key tells."""
         yield ast.unparse(key)
         match key:
@@ -173,7 +175,7 @@ class SettledValues:
                 if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                     yield from self._settled_by(statement.value, place)
 
-    def _is_name_settled(self, name: str, place: Place) -> bool:
+    def _is_name_settled(self, name: str, place: EvaluationPoint) -> bool:
         key = place.scope.key(name)
         if OF_COMPREHENSION in name or key == place.asked or key in place.under_way:
             return True
@@ -200,7 +202,7 @@ class SettledValues:
                 return True
         return False
 
-    def _is_binding_settled(self, binding: Binding, place: Place, *, within: bool) -> bool:
+    def _is_binding_settled(self, binding: Binding, place: EvaluationPoint, *, within: bool) -> bool:
         tests: list[ast.AST] = []
         for node in self.around(binding.statement) if within else ():
             if node is place.region:
@@ -209,7 +211,7 @@ class SettledValues:
             tests += [node.iter] if isinstance(node, ast.For) else []
         return bool(binding.values) and not binding.goes_on and self._are([*binding.values, *tests], place)
 
-    def _is_attribute_settled(self, node: ast.Attribute, place: Place) -> bool:
+    def _is_attribute_settled(self, node: ast.Attribute, place: EvaluationPoint) -> bool:
         owner, base = node.value, _root(node)
         # Where a tensor lies is settled, also for a weight; a weight's values are what training changes.
         if node.attr in _PLACES or node.attr in _OF_WEIGHTS:
@@ -223,7 +225,7 @@ class SettledValues:
         unset = ("", f".{node.attr}") not in self._bindings
         return (unset or self._is_own_attribute_settled(node.attr, place)) and self.is_settled(owner, place)
 
-    def _is_own_attribute_settled(self, name: str, place: Place) -> bool:
+    def _is_own_attribute_settled(self, name: str, place: EvaluationPoint) -> bool:
         """Whether only `__init__` sets it, by what it is given, or a property computes it."""
         functions = self._flow.functions.get(name, [])
         if functions:
@@ -242,12 +244,14 @@ class SettledValues:
         around = list(self.around(binding.statement))
         function = next((node for node in around if isinstance(node, Function)), None)
         if function is None:
-            return self._are(binding.values, Place(ProgramScope(), binding.statement, under_way=under_way))
+            return self._are(
+                binding.values, EvaluationPoint(ProgramScope(), binding.statement, under_way=under_way)
+            )
         scope = self._flow.scopes[around[-1]] if around[-1] in self._flow.scopes else ProgramScope()
-        place = Place(scope, function, frozenset(parameters_of(function)), under_way=under_way)
+        place = EvaluationPoint(scope, function, frozenset(parameters_of(function)), under_way=under_way)
         return function.name == "__init__" and self._is_binding_settled(binding, place, within=True)
 
-    def _is_call_settled(self, node: ast.Call, place: Place) -> bool:
+    def _is_call_settled(self, node: ast.Call, place: EvaluationPoint) -> bool:
         called = node.func
         name = name_of(called)
         given = [*node.args, *(each.value for each in node.keywords if each.arg not in _PLACES)]

@@ -10,7 +10,7 @@ from collections import defaultdict
 from ringleader.program_text.calls import HARMLESS
 from ringleader.program_text.program_scope import ADDS, Key, ProgramScope, assigned_in, name_of
 from ringleader.program_text.value_flow import ValueFlow
-from ringleader.program_text.variables.settled_values import Place, SettledValues
+from ringleader.program_text.variables.settled_values import EvaluationPoint, SettledValues
 
 _MAKERS = frozenset(["dict", "OrderedDict"])
 _ASKING = frozenset(["get", "clear", "pop"])
@@ -115,7 +115,7 @@ class _Table:
         """Whether a missing entry is made by something that gives the same each time, and nothing to be filled."""
         self._fills += 1
         if isinstance(factory, ast.Lambda):
-            return self._settled.is_settled(factory.body, Place(scope, factory))
+            return self._settled.is_settled(factory.body, EvaluationPoint(scope, factory))
         return name_of(factory) in _NUMBERS
 
     def _is_left_alone(self, entry: ast.expr) -> bool:

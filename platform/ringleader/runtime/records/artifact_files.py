@@ -8,7 +8,7 @@ from ringleader.runtime.worker.account_files import SPARE_BYTES
 from ringleader.wire.artifacts import FILE, MOST_BYTES, MOST_FILES, MOST_OF_JOB, NAME, SUFFIXES, SavedArtifact
 
 
-class NotWritten(RingleaderError):
+class ArtifactRefused(RingleaderError):
     """An artifact that cannot be written."""
 
 
@@ -33,7 +33,7 @@ class ArtifactFiles:
         """Write the file, unless it is there.
 
         Raises:
-            NotWritten: it is none, there is no room for it, or the job has saved too much.
+            ArtifactRefused: it is none, there is no room for it, or the job has saved too much.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -46,7 +46,7 @@ class ArtifactFiles:
             partial.write_bytes(artifact.content)
             partial.replace(self._folder / artifact.file)
         except OSError as error:
-            raise NotWritten(f"{self._folder}: {error.strerror}.") from error
+            raise ArtifactRefused(f"{self._folder}: {error.strerror}.") from error
         held[artifact.file] = len(artifact.content)
 
     def _check(self, artifact: SavedArtifact, held: dict[str, int]) -> None:
@@ -54,14 +54,14 @@ class ArtifactFiles:
         named = NAME.fullmatch(artifact.name) and FILE.fullmatch(artifact.file)
         known = named and artifact.suffix in SUFFIXES.get(artifact.kind, ())
         if not known or size > MOST_BYTES:
-            raise NotWritten("a worker sent what is no artifact.")
+            raise ArtifactRefused("a worker sent what is no artifact.")
         if len(held) >= self._most_files or sum(held.values()) + size > self._most_bytes:
-            raise NotWritten(
+            raise ArtifactRefused(
                 f"a job keeps at most {self._most_files} artifacts, of {self._most_bytes >> 20} MiB together.",
                 hint="Save at fewer steps.",
             )
         if shutil.disk_usage(self._folder).free < size + SPARE_BYTES:
-            raise NotWritten(
+            raise ArtifactRefused(
                 f"{self._folder} has no room for more artifacts.",
                 hint="Free space on the disk of RINGLEADER_HOME.",
             )

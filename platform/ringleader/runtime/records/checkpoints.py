@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFiles:
+class SavedParts:
     """Files that members have written, and the step up to which nothing can be rolled back."""
 
     saved: tuple[SavedPart, ...]
@@ -46,7 +46,7 @@ class AttemptCheckpoints:
         self._launch = launch
         self._account = launch.run_as.account if launch.run_as else None
         self._tell = tell
-        self._queue: queue.SimpleQueue[WrittenFiles | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[SavedParts | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._step = self._settled = self._recorded = 0
         self._heard = threading.Condition()
@@ -59,7 +59,7 @@ class AttemptCheckpoints:
         # Their writers reported them to the process before this one, and do not again.
         if self._open:
             self._begin()
-            self._queue.put(WrittenFiles(self._open, _settled(self._open)))
+            self._queue.put(SavedParts(self._open, _settled(self._open)))
 
     def kept(self) -> bytes:
         """The state for the supervisor after this one: files that are no checkpoint yet, the writers still to be heard
@@ -83,7 +83,7 @@ class AttemptCheckpoints:
         # Before the first files there is nothing to settle, and no thread that would.
         if beat.saved or (self._thread is not None and settled > self._settled):
             self._settled = settled
-            self._queue.put(WrittenFiles(beat.saved, settled))
+            self._queue.put(SavedParts(beat.saved, settled))
         return news
 
     def began_with(self, step: int) -> None:

@@ -13,7 +13,7 @@ from ringleader.comm.chrome import TraceFile
 from ringleader.comm.seal import new_secret
 from ringleader.elastic.instructions import SAVED, End
 from ringleader.runtime.messages import AttemptLaunch, Heartbeat, PrintedLine, SettledMetrics
-from ringleader.runtime.records.artifact_files import ArtifactFiles, NotWritten
+from ringleader.runtime.records.artifact_files import ArtifactFiles, ArtifactRefused
 from ringleader.runtime.records.checkpoints import AttemptCheckpoints
 from ringleader.runtime.records.job_result import ResultUris, not_finite, result_of
 from ringleader.runtime.records.printed_once import PrintedOnce, Said
@@ -168,7 +168,7 @@ class RecordLog:
             return
         try:
             self._artifacts.write(artifact)
-        except NotWritten as error:
+        except ArtifactRefused as error:
             # Once: where there is no room for one, there is none for the next.
             if error.message not in self._unwritten:
                 self._unwritten.add(error.message)

@@ -16,7 +16,7 @@ from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import CheckpointFile, CheckpointPosition, SavedPart
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import FoundCheckpoint, Snapshot, SnapshotMemory, newest, size_of
-from ringleader.checkpoint.writer import NotWritten, Writer, give_way
+from ringleader.checkpoint.writer import WriteFailed, Writer, give_way
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.boundaries import CallBoundary, States
 from ringleader.train.generation.saving.cadence import CheckpointCadence, CheckpointVote
@@ -259,7 +259,7 @@ class CheckpointSaver:
         since = time.perf_counter()
         try:
             pieces = tuple(self._written(snapshot, position.name, spare_s, final=position.final))
-        except NotWritten as error:
+        except WriteFailed as error:
             self._failed(position, str(error))
         except Exception as error:  # of whatever file system: training goes on
             print(traceback.format_exc())
