@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ringleader.train import Session
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.local import run_local
+from ringleader.train.modes.registry import mode_of
 from ringleader.train.state.training_state import TrainingState
 from ringleader.train.state.update_randomness import IN_PARTS, UpdateRandomness
 
@@ -85,7 +86,12 @@ def watched(in_part: bool, **sync: Any) -> UpdateRandomness:
     job = spec(sync=SERVERS | sync)
     generation = SimpleNamespace(exchange=exchange)
     context = SimpleNamespace(
-        spec=job, same_bits=job.sync.same_bits, held=held, current=generation, parameters=parameters
+        spec=job,
+        rules=mode_of(job.sync).rules(job.sync),
+        same_bits=job.sync.same_bits,
+        held=held,
+        current=generation,
+        parameters=parameters,
     )
     return UpdateRandomness(cast(MemberContext, context))
 

@@ -1,7 +1,10 @@
 """What a crew hears of its workers' ends, and how long it looks for them, without Ray."""
 
 import queue
+import subprocess
+import threading
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,6 +12,7 @@ import pytest
 
 from ringleader.elastic import events as ev
 from ringleader.runtime.messages import AWAY_S, RunEnded
+from ringleader.runtime.nodes.node_scratch import remove_scratch
 from ringleader.runtime.supervisor.failure_detector import ProcessGlance
 from ringleader.spec import JobSpec
 
@@ -94,6 +98,28 @@ def test_a_process_that_was_taken_and_cannot_begin_is_ended(
     assert ended == ["process"]
     assert not worker_group.knows("w0")
     assert [type(events.get_nowait()) for _ in range(2)] == [ev.Placed, ev.Lost]
+
+
+def test_a_worker_that_is_given_up_as_its_run_begins_is_ended_without_one(
+    worker_group: "WorkerGroup", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle
+
+    ended: list[Any] = []
+    begun: list[str] = []
+    process = SimpleNamespace(run=SimpleNamespace(remote=begun.append))
+
+    def run(worker: str, handle: WorkerHandle) -> None:
+        handle.give_up()  # by `close` or `kill`, on another thread
+        handle.run(worker)
+
+    monkeypatch.setattr(WorkerHandle, "end", lambda handle: ended.append(handle.actor))
+    monkeypatch.setattr(worker_group, "_note", lambda worker, handle: None)
+    worker_group._processes = cast("Any", SimpleNamespace(find=lambda *_: (process, None), run=run))
+    worker_group._handles["w0"] = WorkerHandle("worker")
+    worker_group._bring("w0")
+    assert begun == [], "its run would make its folder after the group's was removed"
+    assert ended == [process]
 
 
 class Answers:
@@ -223,3 +249,13 @@ def test_a_status_is_told_in_words(status: int | None, cause: str) -> None:
     from ringleader.runtime.supervisor.workers.worker_handle import cause_by
 
     assert cause_by(status) == cause
+
+
+def test_the_folder_of_an_attempt_is_removed_behind_its_last_process(tmp_path: Path) -> None:
+    folder = tmp_path / "job_1-a1"
+    late = subprocess.Popen(["sh", "-c", 'sleep 0.3; mkdir -p "$0/w3"', str(folder)])
+    reaped = threading.Thread(target=late.wait)
+    reaped.start()
+    remove_scratch(folder, [late.pid])
+    reaped.join(HANG_GUARD_S)
+    assert not folder.exists()

@@ -300,11 +300,6 @@ class JobSpec(SpecPart):
         return self.batch.logical_shards or self.workers.max
 
     @property
-    def most_members(self) -> int:
-        """The most members that a generation can have: never more workers than logical shards, and the servers."""
-        return self.shards + self.sync.server_count
-
-    @property
     def each_server(self) -> Workers:
         """The resources of one server."""
         return Workers(**each_server(self.workers.model_dump(), self.servers.model_dump()))

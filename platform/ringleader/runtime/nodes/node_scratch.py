@@ -1,10 +1,15 @@
 """A node's own folder, for what is large and belongs to jobs that run there: copies of data sets, packages."""
 
 import shutil
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 from ringleader.errors import RequirementsFailed
 from ringleader.files import SCRATCH, not_private, own_scratch
+
+ENDING_S, LOOK_S = 5.0, 0.01
+"""The longest wait for processes that were killed, and the pause between two looks at them."""
 
 
 def copies_of(attempt: str) -> Path:
@@ -12,8 +17,16 @@ def copies_of(attempt: str) -> Path:
     return own_scratch() / attempt
 
 
-def remove_scratch(attempt: Path) -> None:
-    """Remove an attempt's folder and this machine's copies for it."""
+def remove_scratch(attempt: Path, pids: Collection[int] = ()) -> None:
+    """Remove an attempt's folder and this machine's copies for it.
+
+    Args:
+        pids: processes that were killed and have used it. Ray tells of a death before the process is gone, which may be
+            about to make a folder.
+    """
+    until = time.monotonic() + ENDING_S
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
+        time.sleep(LOOK_S)
     for left in (attempt, copies_of(attempt.name)):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -94,8 +94,9 @@ class MemberContext:
     @cached_property
     def layout(self) -> WordLayout:
         """The entries of the control word."""
+        # There are never more workers than logical shards: the job file is refused otherwise.
         return WordLayout(
-            members=self.spec.most_members,
+            members=self.spec.shards + self.rules.server_count,
             shards=self.spec.shards * self.spec.sync.round_steps,
             parameters=len(self.parameters),
             buffers=self.buffers.word_length,

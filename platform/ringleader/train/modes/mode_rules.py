@@ -38,9 +38,14 @@ class ModeRules:
         return False
 
     @property
+    def server_count(self) -> int:
+        """The number of parameter servers beside the workers."""
+        return self._sync.server_count
+
+    @property
     def has_servers(self) -> bool:
         """Whether parameter servers keep the optimizers, or copies of the whole state."""
-        return self._sync.server_count > 0
+        return self.server_count > 0
 
     @property
     def servers_are_copies(self) -> bool:

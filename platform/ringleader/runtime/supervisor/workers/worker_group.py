@@ -217,12 +217,9 @@ class WorkerGroup:
             self._post(ev.Placed(worker, monotonic()))
             handle.begin(*self._processes.find(worker, place, self._places))
             self._write(worker)
-            if handle.gone:
-                handle.end()
-                return
             self._run(worker)
-            # Again: a `kill` since the look above found nothing running, and left the process to this thread.
-            if handle.gone:
+            # Who gave it up found nothing running, and left the process to this thread.
+            if handle.running is None:
                 handle.end()
         except Exception as error:
             handle.give_up()
@@ -234,10 +231,12 @@ class WorkerGroup:
             self._post(ev.Lost(worker, f"could not be started: {error}", monotonic()))
 
     def _run(self, worker: str) -> None:
-        """Have a worker do its task, and hear how that ends. One that has begun already goes on."""
+        """Have a worker do its task, and hear how that ends. One that has begun already goes on; one that was given up
+        does not begin."""
         handle = self._handles[worker]
         self._processes.run(worker, handle)
-        self._returns.of(worker, handle)
+        if handle.running is not None:
+            self._returns.of(worker, handle)
 
     def _over(self, worker: str, ended: RunEnded | Death) -> None:
         """Handle a run that returned, or whose process died."""
@@ -289,10 +288,13 @@ class WorkerGroup:
 
 def _sweep(scratch: Path, handles: Collection[WorkerHandle]) -> None:
     """Remove the workers' private folders, also those of killed ones, on every node they were on."""
-    here = ray.get_runtime_context().get_node_id()
-    for node in {h.identity.node for h in handles if h.identity} - {here}:
-        on_node(node, remove_scratch, scratch)
-    remove_scratch(scratch)
+    pids: dict[str, list[int]] = {ray.get_runtime_context().get_node_id(): []}
+    for identity in (handle.identity for handle in handles if handle.identity):
+        pids.setdefault(identity.node, []).append(identity.pid)
+    here, *others = pids
+    for node in others:
+        on_node(node, remove_scratch, scratch, pids[node])
+    remove_scratch(scratch, pids[here])
 
 
 def _finished(worker: str, result: Mapping[str, Any], now: float, spec: JobSpec) -> ev.Finished:

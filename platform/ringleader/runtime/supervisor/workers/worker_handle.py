@@ -5,6 +5,7 @@ import pickle
 import signal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, cast
 
 import ray
@@ -46,6 +47,7 @@ class WorkerHandle:
     watched: bool = False
     cause: str = ""
     result: dict[str, Any] = field(default_factory=dict)
+    _turn: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def meet(self, identity: ProcessIdentity) -> bool:
         """Note the process that it says it is. Returns whether that is news: it was not known until now, or is the
@@ -59,8 +61,11 @@ class WorkerHandle:
         self.actor, self.identity = actor, identity
 
     def run(self, *task: Any) -> None:
-        """Begin its run, `WorkerActor.run`: a call that is pending until the run is over."""
-        self.running = self.actor.run.remote(*task)
+        """Begin its run, `WorkerActor.run`, a call that is pending until the run is over, unless it was given up."""
+        # One after the other: whoever gives it up sees a run to wait for, or none begins.
+        with self._turn:
+            if not self.gone:
+                self.running = self.actor.run.remote(*task)
 
     def watch(self) -> None:
         """A thread waits for the death of its process from now on."""
@@ -68,7 +73,8 @@ class WorkerHandle:
 
     def give_up(self) -> None:
         """It shall not live any more, if it does."""
-        self.gone = True
+        with self._turn:
+            self.gone = True
 
     def returned(self, result: dict[str, Any]) -> None:
         """Its run is over, with a result if it finished."""
