@@ -203,6 +203,30 @@ def test_a_check_changes_no_bit(tmp_path: Path) -> None:
     assert Cast(spec, function, artifacts=tmp_path).play().digest == checked.digest
 
 
+@pytest.mark.parametrize(
+    ("mode", "first", "step"),
+    [(MODES["ring"], "w0", 1), (MODES["servers"], "w2", 1), (ROUNDS, "w0", 2)],
+    ids=MODES,
+)
+def test_where_the_worker_that_checks_is_lost_the_next_one_does(
+    mode: dict[str, Any], first: str, step: int, tmp_path: Path
+) -> None:
+    """It is killed once its process has found something, and before it has told."""
+    faults = FaultPlan().kill(first, at_step=step)
+    more = {**mode, "workers": {"min": 1, "max": 2}}
+    told = play(HIDDEN["count_of_a_data_set"], tmp_path, faults, **more)
+    assert (told.outcome, len(told.plans) > 1) == ("succeeded", True), (told.reason, told.message)
+    assert ("loop body", LINE) in named(told)
+    assert {end.reproducible for end in told.finished.values()} == {False}
+
+
+def test_a_worker_that_comes_in_checks_where_nobody_has(tmp_path: Path) -> None:
+    """Both workers of the begin are lost before either has told."""
+    faults = FaultPlan().kill("w0", at_step=1).kill("w1", at_step=5)
+    told = play(HIDDEN["count_of_a_data_set"], tmp_path, faults, workers={"min": 1, "max": 2})
+    assert (told.outcome, ("loop body", LINE) in named(told)) == ("succeeded", True), told.message
+
+
 def test_a_worker_that_takes_another_ones_place_does_not_check_again(tmp_path: Path) -> None:
     """It runs lines again, and is compared."""
     faults = FaultPlan().kill("w0", at_step=30)

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from control_plane import RESULT, Stage, event, metric, outcome, saved, stage, status
 
+from ringleader.wire.findings import ELSEWHERE
+
 SPENT = {
     "wall_s": 10.0,
     "compute_s": 6.0,
@@ -194,6 +196,14 @@ def test_what_the_last_workers_know_too_is_in_the_result_once(here: Stage) -> No
     records = [event(1, "program.differs", **FOUND), outcome(1, "succeeded", result=told)]
     here.post(job_id, records=records)
     assert reproducible(here, job_id) == (False, f"machines differ; {SENTENCE}")
+
+
+def test_the_event_names_what_the_last_workers_have_only_heard_of(here: Stage) -> None:
+    for found in ([], [event(1, "program.differs", **FOUND)]):
+        job_id = here.running()
+        told = RESULT | {"reproducible": False, "reproducible_why": ELSEWHERE}
+        here.post(job_id, records=[*found, outcome(1, "succeeded", result=told)])
+        assert reproducible(here, job_id) == (False, SENTENCE if found else ELSEWHERE)
 
 
 def test_an_exception_that_joiners_alone_would_raise_changes_no_bits(here: Stage) -> None:

@@ -10,6 +10,7 @@ from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.control_word import (
     BATCHES,
     EVALUATE,
+    KnownFindings,
     ProgramPosition,
     SliceReport,
     WordLayout,
@@ -50,6 +51,21 @@ def test_every_member_reads_the_same_report_in_any_order_of_the_sum() -> None:
     positions = LAYOUT.positions(words[0] + words[1] + words[2], world=3, near=17)
     assert positions == [ProgramPosition(5, "evaluate", 17)] * 3
     assert LAYOUT.pending(words[0] + words[2], world=3)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize(
+    "known",
+    [[(False, 0), (False, 0)], [(True, 0), (False, 1)], [(False, 4), (False, 2)], [(True, 4), (True, 4)]],
+)
+def test_what_any_member_knows_of_the_program_all_know_by_the_word(
+    known: list[tuple[bool, int]], repeats: bool
+) -> None:
+    words = [_word(rank, {}, known=KnownFindings(*each)) for rank, each in enumerate(known)]
+    words.append(_word(2, {0: 1.0}, repeats=repeats))
+    report = LAYOUT.read(sum(words), world=3, present=[0])  # type: ignore[arg-type]
+    found, checked = zip(*known, strict=True)
+    assert (report.known, report.repeats) == (KnownFindings(any(found), max(checked)), repeats)
 
 
 def test_a_member_at_another_call_shows_in_the_positions() -> None:

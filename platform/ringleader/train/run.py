@@ -308,19 +308,8 @@ def _result(session: Session, digest: str, generations: int) -> WorkerResult:
 
 def _why_other_bits(session: Session) -> str:
     """The reasons for which the weights may differ from another run's; empty where there are none."""
-    member = session._member
-    parts = (
-        member.machines,
-        member.unkept.found,
-        member.first,
-        member.draws,
-        member.kernels.found,
-        member.sections,
-        member.variables,
-        member.comparison,
-    )
-    found = [part.why_other_bits for part in parts]
-    return "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
+    found = session._member.findings.why_other_bits
+    return "; ".join(filter(None, [session._spec.sync.why_other_bits or "", found]))
 
 
 def _leave_behind(session: Session, sink: RecordSink, artifacts: Path) -> None:
@@ -338,6 +327,7 @@ def _leave_behind(session: Session, sink: RecordSink, artifacts: Path) -> None:
     member.sections.tell()
     member.beside.end()
     member.variables.tell()
+    member.findings.tell()
     member.securing.end(look)
     if rank == 0:
         weights_file.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))

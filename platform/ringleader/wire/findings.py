@@ -8,6 +8,11 @@ DIFFERS = "program.differs"
 NO_HARM = "nothing has gone wrong yet"
 RAISES = "raises"
 """The field of an event about an exception of joiners: such a worker ends the job, and no weight differs."""
+ELSEWHERE = (
+    "another worker, which may be gone by now, has found that its weights depend on who computes what; events and logs "
+    "of the job may name what it was, and `ringleader check` looks for it"
+)
+"""The reason of a result whose workers know of a finding, but not what it was."""
 MOST_NAMED = 3
 """The number of findings behind the first that a reason names."""
 

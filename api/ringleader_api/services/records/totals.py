@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from ringleader.wire.findings import DIFFERS, why_of
+from ringleader.wire.findings import DIFFERS, ELSEWHERE, why_of
 from ringleader.wire.views import Result, Spent, Totals
 from ringleader_api.store.moves import MOST_GENERATIONS
 from ringleader_api.store.spent import together
@@ -62,7 +62,7 @@ def longest(before: dict[str, Any] | None, told: Spent) -> dict[str, Any]:
 
 def _found(session: Session, job: Job, told: Result) -> dict[str, Any]:
     """The fields of the result that differ from those told, where a worker has found that the program differs."""
-    if not told.reproducible:
+    if not told.reproducible and told.reproducible_why != ELSEWHERE:
         return {}
     # A worker that alone had found it may be gone: those that have finished, in this attempt or a later one that went
     # on from others' checkpoint, do not know of it.

@@ -81,6 +81,7 @@ class WorkerReporter:
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         with self._lock:
             self._events.append(WorkerEvent(kind, generation, data))
+        self._hurry()  # it may be this worker's last
 
     def artifact(self, artifact: SavedArtifact) -> None:
         with self._lock:

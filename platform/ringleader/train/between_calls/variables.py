@@ -11,8 +11,6 @@ from dataclasses import asdict
 from types import CodeType
 from typing import Any
 
-import torch
-
 from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.program_text.current_line import running_frames
 from ringleader.train.between_calls.call_variables import NOTHING, CallVariables, Texts
@@ -23,13 +21,13 @@ from ringleader.train.between_calls.objects.value_kinds import plain_name
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.generation.agreement import BRANCH_ON
+from ringleader.train.generation.comparing.member_findings import told_together
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.wire.findings import DIFFERS, NO_HARM, why_of
 
 CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""
-SENTENCE_BYTES = 400
 READ_CURE = (
     "the top of the program, which runs on each worker that comes later, too, has read {}, which has changed since the "
     "job began. The job itself goes on from where it was: leave such lines out, or begin with init_from"
@@ -122,16 +120,8 @@ class ProgramVariables:
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
-        generation = self._context.generation
-        if not self._matters:
-            return
-        said = torch.zeros(len(generation.plan.members), SENTENCE_BYTES, dtype=torch.float64)
-        mine = self.why_other_bits.encode()[:SENTENCE_BYTES]
-        said[generation.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.float64)
-        rows = generation.exchange.all_reduce(said).to(torch.uint8)
-        # The cut to SENTENCE_BYTES may have split a character.
-        told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
-        self._told_by_others = next(filter(None, told), "")
+        if self._matters:
+            self._told_by_others = told_together(self._context, self.why_other_bits)
 
     def explained(self, error: CallMismatch) -> CallMismatch:
         """The error, with the variables that one of the members has found to differ: all call this together."""

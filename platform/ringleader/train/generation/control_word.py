@@ -4,7 +4,7 @@ Every member writes its own entries and leaves zeros elsewhere, so the sum over 
 member ends with the same word. That is how all agree on a boundary, a stop, the loss and the rows that were used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -49,6 +49,24 @@ class StepPace(NamedTuple):
     exposed_s: float = 0.0
 
 
+class KnownFindings(NamedTuple):
+    """What a member knows of the program: whether anybody has found what makes other bits, and how far a check beside
+    the job has come. Others know it by the word should this member be lost.
+
+    Attributes:
+        found: somebody has.
+        checked: 1 and the session call up to which the program was checked; 0 before.
+    """
+
+    found: bool = False
+    checked: int = 0
+
+    @property
+    def number(self) -> int:
+        """Both in one entry of the word."""
+        return self.found + 2 * self.checked
+
+
 @dataclass(frozen=True, slots=True)
 class SliceReport:
     """One slice's report: weight, mean loss, checksums of its rows and of its metrics' names, metric values.
@@ -83,6 +101,7 @@ class SliceReport:
 
 NOTHING: Mapping[int, SliceReport] = {}
 UNPACED = StepPace()
+UNKNOWN = KnownFindings()
 BARRIER, EVALUATE, BATCHES = range(len(KINDS))
 
 
@@ -104,6 +123,7 @@ class StepReport:
         unseen: no loop body has seen the outcome of the step before and could leave: this step does not happen yet.
         lays: the set of trained parameters is to change here: the step happens once all agree on it.
         repeats: a member asks for the step to be computed twice.
+        known: what any of the members knows of the program.
     """
 
     pending: bool
@@ -119,6 +139,7 @@ class StepReport:
     lays: bool = False
     sets: bool = False
     repeats: bool = False
+    known: KnownFindings = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +171,7 @@ class WordLayout:
         lays: bool = False,
         sets: bool = False,
         repeats: bool = False,
+        known: KnownFindings = UNKNOWN,
         pace: StepPace = UNPACED,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
@@ -166,7 +188,8 @@ class WordLayout:
         own = (
             *(call, kind, step % _EXACT, pending, stop, stance, wish),
             # A fingerprint has 48 bits and an entry holds 24 exactly.
-            *(said[0] >> _HALF, said[0] % _EXACT, lays, sets, said[1] >> _HALF, said[1] % _EXACT, repeats),
+            *(said[0] >> _HALF, said[0] % _EXACT, lays, sets, said[1] >> _HALF, said[1] % _EXACT),
+            repeats + 2 * known.number,
             *pace,
         )
         start = rank * _MEMBER
@@ -252,7 +275,8 @@ class WordLayout:
             unseen=all(m[5] == LoopStance.FOLLOWS for m in members),
             lays=any(m[9] for m in members),
             sets=any(m[10] for m in members),
-            repeats=any(m[13] for m in members),
+            repeats=any(int(m[13]) & 1 for m in members),
+            known=_known(int(m[13]) >> 1 for m in members),
             weight=total,
             loss=float(means[0]),
             values=means[3:].tolist(),
@@ -260,6 +284,12 @@ class WordLayout:
             names=frozenset(int(row[3]) for row in table.tolist()),
             used=[count > 0 for count in word[start : start + self.parameters].tolist()],
         )
+
+
+def _known(numbers: Iterable[int]) -> KnownFindings:
+    """All that any of the members knows, by `KnownFindings.number`."""
+    said = list(numbers)
+    return KnownFindings(any(number & 1 for number in said), max(number >> 1 for number in said))
 
 
 def _joined(halves: Tensor) -> list[int]:

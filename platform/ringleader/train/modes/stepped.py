@@ -216,6 +216,7 @@ class SteppedMode(Mode):
         """Exchange the word, then commit, unless a member objects. Raises ExchangeBroken."""
         member, reduced = self._member, self._exchange_word()
         report = member.layout.read(reduced, world=len(member.generation.plan.members), present=self._said)
+        member.hear(report.known)
         if not self._is_put_off(report, reduced):
             self.recorder.tell_waits(reduced)
             self._apply(report, reduced)
@@ -242,6 +243,7 @@ class SteppedMode(Mode):
             lays=member.laying.due(loop.number),
             sets=member.settings.sets,
             repeats=self._twice.asks,
+            known=member.known,
             pace=self.recorder.pace,
             stance=self._leaving.stance(leaves=self._leaves, turns=bool(self._mine)),
             slices=self._reports,

@@ -85,8 +85,9 @@ class CheckWorkspace:
 
 
 class BackgroundCheck:
-    """The check by one member. Called from its training thread. The member that has rank 0 when it first commits
-    checks, once, or twice where session calls are long: joiners are compared anyway.
+    """The check by one member. Called from its training thread. The member that has rank 0 checks, once, or twice where
+    session calls are long. Where it is lost before it has told what was found, the next one does; how far the program
+    was checked is healed and checkpointed.
 
     Attributes:
         repeated: compares the job's own steps, where no process can check.
@@ -106,11 +107,28 @@ class BackgroundCheck:
         self._place: CheckWorkspace | None = None
         self._wanted: CheckWorkspace | None = None
         self._since: float | None = None
-        self._checked = NEVER
+        self._checked = self._known = NEVER
         self._run: _Run | None = None
         self._room: _Room | None = None
         self._next: tuple[int, float | None] | None = None
         self.repeated = RepeatedStep(context, variables, self._has_no_process)
+
+    @property
+    def checked(self) -> int:
+        """For the word of a step: 1 and the session call, `CALL` at most, up to which a check has told what it found; 0
+        where none has."""
+        return min(self._known, CALL) - NEVER
+
+    def hear(self, checked: int) -> None:
+        """Note how far any member's check has come."""
+        self._known = max(self._known, checked + NEVER)
+
+    def state(self) -> int:
+        return self._known
+
+    def restore(self, state: int, /) -> None:
+        """Take over how far the program was checked."""
+        self._known = max(self._known, state)
 
     def begin(self, place: CheckWorkspace) -> None:
         """Let this member check, if it is the one that does."""
@@ -141,7 +159,7 @@ class BackgroundCheck:
             print(
                 "ringleader: the job ended before the background check of its program did; the check has no result."
             )
-        elif self._place is not None and self._checked == NEVER:
+        elif self._place is not None and self._leads and max(self._checked, self._known) == NEVER:
             why = self._why_not(self._size_bytes(), self._place.most_bytes)
             print(f"ringleader: {SKIPPED}: {why}." if why else f"ringleader: {TOO_SHORT}.")
         self.close()
@@ -155,17 +173,18 @@ class BackgroundCheck:
 
     def _due(self, after_s: float) -> bool:
         context = self._context
-        call = context.progress.calls.next - 1
-        if self._since is None:
-            # Who was given a state has been compared on its way here; before the job's first step no turn was.
-            first = context.came_first and context.generation.plan.attempt == 1
-            self._since, self._checked = monotonic(), NEVER if first or not context.progress.heals else call
-            self._place = self._place if context.generation.rank == 0 else None
-        if self._checked >= CALL:
+        self._since = monotonic() if self._since is None else self._since
+        call, checked = context.progress.calls.next - 1, max(self._checked, self._known)
+        if checked >= CALL:
             self._place = None
-        new = self._checked == NEVER or self._checked < CALL <= call
+        new = checked == NEVER or checked < CALL <= call
         late = new and monotonic() - self._since >= after_s
-        return late and self._place is not None and not self._sections.catches_up
+        return late and self._leads and not self._sections.catches_up
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this member is the one that checks."""
+        return self._context.generation.rank == 0
 
     def _start(self, place: CheckWorkspace) -> None:
         context = self._context
@@ -229,6 +248,7 @@ class BackgroundCheck:
             self._variables.find_beforehand(VariableFinding(**found))
         for raised in answer.raised:
             self._raises(VariableFinding(**raised))
+        self._known = max(self._known, self._checked)
 
     def _raises(self, finding: VariableFinding) -> None:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
