@@ -172,10 +172,8 @@ class Session(Registrations):
                 its commit, and where workers do not commit together; with phases for local SGD or a codec.
         """
         self._loops.by_steps.check_possible()
-        numbers, place = (
-            numbered(phases, self._member.rules, self._spec.sync.codec, self._held),
-            calling_place(0),
-        )
+        place, codec = calling_place(0), self._spec.sync.codec
+        numbers = numbered(phases, self._member.rules, codec, self._held)
         # Behind a step nothing can be registered, and its lines may call `best`.
         best_of(self._held.kept, partial(self._keep, "steps"))
         request = LoopRequest(dataset, place, shuffle, collate, loader_workers, drop_last, True, numbers)

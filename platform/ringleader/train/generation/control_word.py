@@ -4,7 +4,7 @@ Every member writes its own entries and leaves zeros elsewhere, so the sum over 
 member ends with the same word. That is how all agree on a boundary, a stop, the loss and the rows that were used.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -123,7 +123,6 @@ class StepReport:
         unseen: no loop body has seen the outcome of the step before and could leave: this step does not happen yet.
         lays: the set of trained parameters is to change here: the step happens once all agree on it.
         repeats: a member asks for the step to be computed twice.
-        known: what any of the members knows of the program.
     """
 
     pending: bool
@@ -139,7 +138,6 @@ class StepReport:
     lays: bool = False
     sets: bool = False
     repeats: bool = False
-    known: KnownFindings = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +187,7 @@ class WordLayout:
             *(call, kind, step % _EXACT, pending, stop, stance, wish),
             # A fingerprint has 48 bits and an entry holds 24 exactly.
             *(said[0] >> _HALF, said[0] % _EXACT, lays, sets, said[1] >> _HALF, said[1] % _EXACT),
-            repeats + 2 * known.number,
-            *pace,
+            *(repeats + 2 * known.number, *pace),
         )
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(own, dtype=torch.float32)
@@ -249,6 +246,11 @@ class WordLayout:
         """Whether any member asks for another set of trained parameters."""
         return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 9].any())
 
+    def known(self, word: Tensor, *, world: int) -> KnownFindings:
+        """All that any of the members knows of the program."""
+        said = [int(number) >> 1 for number in word[: world * _MEMBER].view(world, _MEMBER)[:, 13].tolist()]
+        return KnownFindings(any(number & 1 for number in said), max(number >> 1 for number in said))
+
     def pending(self, word: Tensor, *, world: int) -> bool:
         """Whether any member knows of a newer plan."""
         return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 3].any())
@@ -276,7 +278,6 @@ class WordLayout:
             lays=any(m[9] for m in members),
             sets=any(m[10] for m in members),
             repeats=any(int(m[13]) & 1 for m in members),
-            known=_known(int(m[13]) >> 1 for m in members),
             weight=total,
             loss=float(means[0]),
             values=means[3:].tolist(),
@@ -284,12 +285,6 @@ class WordLayout:
             names=frozenset(int(row[3]) for row in table.tolist()),
             used=[count > 0 for count in word[start : start + self.parameters].tolist()],
         )
-
-
-def _known(numbers: Iterable[int]) -> KnownFindings:
-    """All that any of the members knows, by `KnownFindings.number`."""
-    said = list(numbers)
-    return KnownFindings(any(number & 1 for number in said), max(number >> 1 for number in said))
 
 
 def _joined(halves: Tensor) -> list[int]:

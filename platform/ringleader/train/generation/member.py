@@ -22,7 +22,7 @@ from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.comparing.member_comparison import MemberComparison
 from ringleader.train.generation.comparing.member_findings import MemberFindings
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.generation.control_word import KnownFindings, WordLayout
+from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.environment_check import EnvironmentCheck
 from ringleader.train.generation.exchange_layout import ChosenSchedules, ExchangeLayout
 from ringleader.train.generation.generation import Generation
@@ -92,11 +92,6 @@ class Member:
         self.machines = EnvironmentCheck(context.spec, context.device)
         self.state = CommittedState(context, self.laying, self.sections, self.variables)
         self.comparison = MemberComparison(context, self.state, self.sections, self.variables, self.first)
-        self.findings = MemberFindings(
-            *(context, self.machines),
-            *(self.unkept.found, self.first, self.draws, self.kernels.found),
-            *(self.sections, self.variables, self.comparison),
-        )
         self.state.carry(
             artifacts=context.reporter.artifacts,
             files=self.files,
@@ -109,7 +104,6 @@ class Member:
             comparison=self.comparison,
             functions=self.functions,
             warnings=self.warnings,
-            findings=self.findings,
         )
 
     def _make_handovers(self) -> None:
@@ -121,7 +115,9 @@ class Member:
         follower = JoinFollower(context, state, CatchUp(self.progress, *recorded), self.draws)
         self.securing = CheckpointCopies(context, state, self.comparison, self.saver)
         self.beside = BackgroundCheck(context, state, self.sections, self.variables)
-        state.carry(beside=self.beside)
+        found = (self.unkept.found, self.first, self.draws, self.kernels.found, self.sections, self.variables)
+        self.findings = MemberFindings(context, self.beside, self.machines, *found, self.comparison)
+        state.carry(beside=self.beside, findings=self.findings)
         healing = Healing(
             context,
             state=state,
@@ -243,22 +239,13 @@ class Member:
         """Whether the step happens: nobody has left the loop before it. Raises CallMismatch where members differ."""
         plan = self.generation.plan
         self.securing.hear(reduced, plan)
+        self.findings.hear(self.layout.known(reduced, world=len(plan.members)))
         try:
             stays = agreed(self.layout, reduced, plan, self.generation.rank, self.progress.step)
         except CallMismatch as error:
             raise self.variables.explained(error) from None
         others = self.layout.lays(reduced, world=len(plan.members))
         return stays and not others and not self.comparison.differs(reduced)
-
-    @property
-    def known(self) -> KnownFindings:
-        """What this member knows of the program, for the word of a step."""
-        return KnownFindings(self.findings.found, self.beside.checked)
-
-    def hear(self, known: KnownFindings) -> None:
-        """Note what the members know of the program."""
-        self.findings.hear(known.found)
-        self.beside.hear(known.checked)
 
     def publish(self) -> None:
         """See `MemberContext.publish`."""

@@ -71,8 +71,7 @@ class SteppedMode(Mode):
         self._pieces: Prefetched | None = None
         self._failed, self._loaded_in = False, -1
         # The slices of the running transaction's first batch, and those of them that are computed here.
-        self._present: list[int] = []
-        self._mine: list[int] = []
+        self._present, self._mine = list[int](), list[int]()
 
     @property
     def mid_batch(self) -> bool:
@@ -216,7 +215,6 @@ class SteppedMode(Mode):
         """Exchange the word, then commit, unless a member objects. Raises ExchangeBroken."""
         member, reduced = self._member, self._exchange_word()
         report = member.layout.read(reduced, world=len(member.generation.plan.members), present=self._said)
-        member.hear(report.known)
         if not self._is_put_off(report, reduced):
             self.recorder.tell_waits(reduced)
             self._apply(report, reduced)
@@ -243,7 +241,7 @@ class SteppedMode(Mode):
             lays=member.laying.due(loop.number),
             sets=member.settings.sets,
             repeats=self._twice.asks,
-            known=member.known,
+            known=member.findings.known,
             pace=self.recorder.pace,
             stance=self._leaving.stance(leaves=self._leaves, turns=bool(self._mine)),
             slices=self._reports,

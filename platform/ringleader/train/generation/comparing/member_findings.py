@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from ringleader.train.generation.context import MemberContext
+from ringleader.train.generation.control_word import KnownFindings
 from ringleader.wire.findings import ELSEWHERE
 
 SENTENCE_BYTES = 400
@@ -23,17 +24,34 @@ class FindingPart(Protocol):
         ...
 
 
+class BesideCheck(Protocol):
+    """The check beside the job, see `BackgroundCheck`."""
+
+    @property
+    def checked(self) -> int:
+        """How far the program was checked, as `KnownFindings` has it."""
+        ...
+
+    def hear(self, checked: int) -> None:
+        """Note how far any member's check has come."""
+        ...
+
+
 class MemberFindings:
     """One member's findings. That there are any is healed and checkpointed.
 
     Args:
+        beside: the check beside the job.
         common: the part whose findings all members have alike.
         parts: those that one member may find something by alone.
     """
 
-    def __init__(self, context: MemberContext, common: FindingPart, *parts: FindingPart) -> None:
+    def __init__(
+        self, context: MemberContext, beside: BesideCheck, common: FindingPart, *parts: FindingPart
+    ) -> None:
         self._context = context
         self._on = context.same_bits
+        self._beside = beside
         self._common = common
         self._parts = parts
         self._anywhere = False
@@ -45,19 +63,20 @@ class MemberFindings:
         return self._here or self._told_by_others or (ELSEWHERE if self._anywhere else "")
 
     @property
-    def found(self) -> bool:
-        """Whether this member, or another one that it has heard of, has found anything."""
+    def known(self) -> KnownFindings:
+        """What this member knows of the program, for the word of a step."""
         self._anywhere = self._anywhere or (self._on and any(part.why_other_bits for part in self._parts))
-        return self._anywhere
+        return KnownFindings(self._anywhere, self._beside.checked)
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
         if self._on:
             self._told_by_others = told_together(self._context, self._here)
 
-    def hear(self, found: bool) -> None:
-        """Note whether any of the members has found something."""
-        self._anywhere |= found
+    def hear(self, known: KnownFindings) -> None:
+        """Note what any of the members knows."""
+        self._anywhere |= known.found
+        self._beside.hear(known.checked)
 
     def state(self) -> bool:
         return self._anywhere
