@@ -51,7 +51,7 @@ TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 ROW, CALLED = "__getitem__", "__call__"
 GIVING = frozenset(["forward", ROW, "__getitems__"])
 """Methods that others call, for a turn, by no name."""
-OF_TURNS = GIVING | {"__call__", "training_step", "compute_loss"}
+OF_TURNS = GIVING | {"__call__", "__enter__", "__next__", "training_step", "compute_loss"}
 """Methods whose results go into losses, by no name either."""
 REFILLS = frozenset(["zero_", "fill_", "copy_"])
 """Methods that give a tensor other contents, whatever it had."""

@@ -7,6 +7,7 @@ what.
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ringleader.program_text.program_scope import Function, Key, ProgramScope, adds, has_own
 from ringleader.program_text.statement_flow import ACTS, MATTERS
@@ -53,6 +54,27 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
             continue
         own = {load.line for load in flows.loads if load.key == key == load.into and body.has(load.line)}
         read = body.first(key, reads | (own - body.changing(key)), places.for_variable(key[1]))
+        if read:
+            yield CarriedName(key, line, read)
+
+
+def carried_by_generator(
+    path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope
+) -> Iterator[CarriedName]:
+    """The variables that a generator around the batches carries from one item to the next, in the loop at the end of
+    `path`: it reads them, for what it yields, before it sets them. What only counts the items is left out: people show
+    it."""
+    loop = path[-1]
+    assert isinstance(loop, Loop)
+    around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
+    body = _Body(loop, around, flows, scope)
+    felt = body.felt(("()", getattr(around, "name", "")))
+    for key, line in body.changed().items():
+        reads = felt.get(key, set())
+        if not reads or key in body.turns | body.counters:
+            continue
+        own = {load.line for load in flows.loads if load.key == key == load.into and body.has(load.line)}
+        read = body.first(key, reads | (own - body.changing(key)))
         if read:
             yield CarriedName(key, line, read)
 
@@ -158,17 +180,19 @@ class _Body:
         found |= {key: min(lines) for key, lines in self.in_place.items()}
         return found | self._next | dict.fromkeys(self.turns, self._loop.lineno)
 
-    def felt(self) -> dict[Key, set[int]]:
-        """By variable, the lines of the body that read it for something that matters before the loop is over."""
+    def felt(self, result: Key | None = None) -> dict[Key, set[int]]:
+        """By variable, the lines of the body that read it for something that matters before the loop is over, or for
+        `result`."""
         begin, end = self._around
         loads = [load for load in self._flows.loads if self.has(load.line) or not begin <= load.line <= end]
-        matter, new = {MATTERS, ACTS}, {MATTERS, ACTS}
+        matter: set[Key | None] = {MATTERS, ACTS, result} - {None}
+        new = set(matter)
         while new:
             # Against the flow, until nothing is added: a variable matters where it flows into one that does.
             new = {load.key for load in loads if load.into in new} - matter
             matter |= new
         tests = self._lines_of_tests()
-        counters = self._counters() | self.turns
+        counters = self.counters | self.turns
         found: dict[Key, set[int]] = {}
         for load in loads:
             shown = load.into == MATTERS and load.key in counters and load.line in tests
@@ -246,7 +270,8 @@ class _Body:
         tests = (node for node in self.nodes if isinstance(node, ast.If))
         return {node.test.lineno for node in tests if not ends_loop([*node.body, *node.orelse])}
 
-    def _counters(self) -> set[Key]:
+    @cached_property
+    def counters(self) -> set[Key]:
         """Variables to which a number is added: deciding only when something is shown, they do not matter."""
         return {
             key

@@ -16,6 +16,7 @@ from typing import Any
 from ringleader.parsing import parse
 from ringleader.program_text.carried_names import (
     carried,
+    carried_by_generator,
     is_of_loop,
     is_set_anew,
     read_by_a_later_step,
@@ -129,6 +130,17 @@ class SourceText:
         """The innermost loop over batches around that line."""
         around = [loop for loop, _ in self.turns if loop.lineno <= line <= span(loop)[1]]
         return min(around, key=lambda loop: span(loop)[1] - loop.lineno, default=None)
+
+    @lru_cache(maxsize=64)  # noqa: B019 - as long as the text itself, which is cached
+    def carried_by_generator(self, line: int) -> dict[Key, int]:
+        """The variables that the generator which takes batches in that line carries from one to the next, each with a
+        line that changes it."""
+        paths = [(path, scope) for top, scope in self.flows.scopes.items() for path in _loops(top, ())]
+        around = [each for each in paths if each[0][-1].lineno <= line <= span(each[0][-1])[1]]  # type: ignore[attr-defined]
+        if not around:
+            return {}
+        path, scope = max(around, key=lambda each: len(each[0]))
+        return {each.key: each.line for each in carried_by_generator(path, self.flows, scope)}
 
     @lru_cache(maxsize=64)  # noqa: B019 - as long as the text itself, which is cached
     def read_first(self, line: int) -> dict[Key, int]:

@@ -12,6 +12,7 @@ from functools import cached_property
 from ringleader.program_text.program_scope import Function, adds, name_of
 from ringleader.program_text.statement_order import Loop, given
 from ringleader.program_text.turn_paths.attribute_walk import (
+    AROUND,
     CALLED,
     AttributeWalk,
     Use,
@@ -25,7 +26,7 @@ from ringleader.program_text.value_flow import ValueFlow
 
 BEHIND = "backward"
 """The method of a `torch.autograd.Function` that runs once the loss is made."""
-READING = ("__getitem__", "__getitems__")
+READING = ("__getitem__", "__getitems__", "__next__")
 """The methods that give a turn its rows, before the turn begins."""
 _VIEWS = frozenset(["values", "items", "keys", "get"])
 """Methods that read a dict."""
@@ -288,6 +289,8 @@ class TurnOrder:
             nodes = list(ast.walk(new.pop()))
             calls = [node for node in nodes if isinstance(node, ast.Call) and not is_sessions(node.func)]
             called = {name for call in calls for name in (name_of(call.func), *_spelt(call), *CALLED, BEHIND)}
+            if any(isinstance(node, ast.With) for node in nodes):
+                called.update(AROUND)
             for name in called | (properties & {getattr(node, "attr", "") for node in nodes}):
                 more = [each for each in self._functions.get(name, ()) if id(each) not in found]
                 found |= {id(each): each for each in more}

@@ -12,6 +12,8 @@ from ringleader.program_text.turn_paths.first_use import raises
 
 CALLED = ("forward", "__call__")
 """The methods by which an object is called: the text does not show of which class it is."""
+AROUND = ("__enter__", "__exit__")
+"""The methods that a `with` block calls."""
 _ALWAYS = frozenset(["training", "is_grad_enabled"])
 """What is true in every turn."""
 
@@ -99,6 +101,10 @@ class AttributeWalk:
                 return self._branches(test, [first], [second])
             case ast.For() | ast.AsyncFor():
                 parts = (node.iter, node.target, *node.body, *node.orelse)
+            case ast.With(items=items) if any(map(_is_held, items)):
+                # Of which class the object is the text does not show: only what is read there counts.
+                if Use.READS in map(self.named, AROUND):
+                    return Use.READS
             case ast.Call():
                 return self._call(node)
             case ast.Attribute() | ast.Constant():
@@ -210,6 +216,11 @@ def entry_of(node: ast.AST, attribute: str) -> str:
 def is_sessions(called: ast.expr) -> bool:
     """Whether it is a method of the session, whatever functions of the program have its name."""
     return isinstance(called, ast.Attribute) and name_of(called.value) == "session"
+
+
+def _is_held(item: ast.withitem) -> bool:
+    """Whether the block enters an object that is there before it: `with self.scale:`, not `with no_grad():`."""
+    return isinstance(item.context_expr, ast.Name | ast.Attribute | ast.Subscript)
 
 
 def _picks(test: ast.expr) -> bool:

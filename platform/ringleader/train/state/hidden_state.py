@@ -24,7 +24,9 @@ from ringleader.train.state.parameters.committed_memory import CommittedMemory
 from ringleader.train.state.parameters.tensor_version import version_of
 
 IN_A_ROW = 3
-"""Inspected turns in a row in which a value must change to count: tables that grow with the longest text do not."""
+"""Inspected turns in a row in which a value must change to count: tables that grow with the longest text do not. A
+fraction, or a tensor that keeps its shape, counts also where turns between leave it as it is: what goes by some rows
+alone."""
 MANY = 20
 """The number of entries of a dict or a list that are inspected."""
 _EVERYBODYS = frozenset(vars(nn.Module()))
@@ -56,6 +58,7 @@ class HiddenState:
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
         self._in_a_row: Counter[str] = Counter()
+        self._moved: Counter[str] = Counter()
         self.found = NamedFindings(
             context,
             "forward passes change state that is not committed ({}): register it as a persistent buffer",
@@ -71,10 +74,17 @@ class HiddenState:
         before, self._before = self._before, None
         if before is None:
             return
-        changed = [path for path, now in self._look().items() if now.differs(before.get(path))]
+        now = self._look()
+        changed = [path for path, value in now.items() if value.differs(before.get(path))]
         # A new counter: what has not changed in this turn begins again.
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
-        often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self.found]
+        self._moved.update(path for path in changed if now[path].moves(before.get(path)))
+        counts = (self._in_a_row, self._moved)
+        often = [
+            path
+            for path in changed
+            if path not in self.found and any(count[path] == IN_A_ROW for count in counts)
+        ]
         self.found.add(*(path for path in often if self.may_matter(*self._owner(path))))
 
     def may_matter(self, owner: nn.Module, name: str) -> bool:
@@ -177,6 +187,14 @@ class SeenValue:
     def stays(self, before: "SeenValue | None") -> bool:
         """Whether this is the very object that was there before, unchanged: not one that is made again and equal."""
         return before is not None and self.value is before.value and self.version == before.version
+
+    def moves(self, before: "SeenValue | None") -> bool:
+        """Whether this is another value of the same kind, of those that do not grow with the longest text."""
+        if before is None or type(self.value) is not type(before.value):
+            return False
+        if isinstance(self.value, Tensor):
+            return self.value.is_floating_point() and self.value.shape == before.value.shape
+        return isinstance(self.value, float | np.floating)
 
     def differs(self, before: "SeenValue | None") -> bool:
         """Whether this is not what was there before. A tensor that a forward computed anew, with a graph, does not

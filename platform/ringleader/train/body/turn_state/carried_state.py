@@ -7,6 +7,7 @@ of features, a generator that has drawn) depends on who computes what, unless th
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from inspect import CO_GENERATOR
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -21,6 +22,7 @@ from ringleader.program_text.current_line import running_frames
 from ringleader.program_text.loop_bodies import SourceText, text_of
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.variables.apart import plain
+from ringleader.program_text.variables.collected import NEXT
 from ringleader.train.between_calls.call_variables import place_of
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
 from ringleader.train.between_calls.hook_outputs import carried_of_hooks
@@ -147,21 +149,32 @@ class CarriedState:
         marks = self._handed_on()
         for frame in running_frames():
             text = text_of(frame.f_code.co_filename)
+            if text is not None and frame.f_code.co_flags & CO_GENERATOR:
+                # It goes on when the next slice is asked for, and stands at the line that does so.
+                for key, line in text.carried_by_generator(frame.f_lineno).items():
+                    marks |= self._variable(frame, text, key, line)
             if text is None or not (everything or text.carried):
                 continue
             for key in text.carried_in(text.scope_at(frame.f_lineno)):
-                marks |= self._variable(frame, text, key)
+                marks |= self._variable(frame, text, key, text.carried[key].line)
             if everything:
                 marks |= self._objects(frame, text)
         return marks | (self._hooks() if everything else {})
 
     def _attributes_of_turns(self) -> Iterator[TurnAttributes]:
         kept = {id(part) for each in self._context.held.kept.values() for part in _held_by(each, MOST_DEPTH)}
+        through: dict[str, Any] = {}
         for frame in running_frames():
             text = text_of(frame.f_code.co_filename)
             loop = None if text is None else text.loop_at(frame.f_lineno)
             if text is not None and loop is not None:
-                yield TurnAttributes(text, loop, in_reach(frame), kept)
+                yield TurnAttributes(text, loop, through | in_reach(frame), kept)
+            giving = frame.f_code.co_flags & CO_GENERATOR or frame.f_code.co_name == NEXT
+            owner = in_reach(frame).get("self") if giving else None
+            if (
+                owner is not None
+            ):  # an iterator around the batches, which may have no name in the loop's function
+                through[f"{type(owner).__name__}()"] = owner
 
     def _handed_on(self) -> _Marks:
         """Attributes that turns read before they set them; not what cannot be read, nor what has been found."""
@@ -203,8 +216,8 @@ class CarriedState:
             for hook, name, line, value in carried_of_hooks(self._context.held.models)
         }
 
-    def _variable(self, frame: FrameType, text: SourceText, key: Key) -> _Marks:
-        line, values = place_of(frame, text.carried[key].line), list[Any]()
+    def _variable(self, frame: FrameType, text: SourceText, key: Key, changed: int) -> _Marks:
+        line, values = place_of(frame, changed), list[Any]()
         name = plain(key[1])
         told = name.lstrip(".")
         if told in self._variables.found:

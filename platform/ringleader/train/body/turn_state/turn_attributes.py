@@ -86,7 +86,7 @@ class TurnAttributes:
         self.passing = uses.passing
         held = {id(holder): (name, holder) for name, holder in objects}.values()
         flows = JoinedFlows(texts)
-        say = _with_say(by_key, reachable, flows)
+        say = _with_say(by_key | dict(_entries(text, by_key)), reachable, flows)
         changed = list(_held(uses.carried, [each for each in held if id(each[1]) in say], texts))
         self.handed_on = [each for each in changed if not flows.is_table(("", f".{each.attribute}"))]
         # What forwards leave in torch's own layers, and data sets keep of rows, is seen in other ways.
@@ -148,6 +148,13 @@ def _with_say(variables: Mapping[Key, Any], objects: Sequence[ProgramObject], fl
         for holder, keys in named.items()
         if not keys or any(flows.has_say(key, by_methods=True) for key in keys)
     }
+
+
+def _entries(text: SourceText, variables: Mapping[Key, Any]) -> Iterator[tuple[Key, Any]]:
+    """The entries of dicts that the text takes for variables of their own: `tools["meter"]`."""
+    for key, value in variables.items():
+        if isinstance(value, dict):
+            yield from ((own, value[name]) for name, own in text.entries_of(key).items() if name in value)
 
 
 @lru_cache(maxsize=64)
