@@ -185,7 +185,7 @@ class _Body:
         `result`."""
         begin, end = self._around
         loads = [load for load in self._flows.loads if self.has(load.line) or not begin <= load.line <= end]
-        matter: set[Key | None] = {MATTERS, ACTS, result} - {None}
+        matter = {MATTERS, ACTS} | ({result} if result is not None else set())
         new = set(matter)
         while new:
             # Against the flow, until nothing is added: a variable matters where it flows into one that does.

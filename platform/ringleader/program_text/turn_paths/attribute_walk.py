@@ -80,7 +80,11 @@ class AttributeWalk:
         if self._in_hook and isinstance(node, ast.Subscript) and self._is_filled(node):
             return self._one(node.slice) or Use.SETS
         key = entry_of(node, self._attribute) if self._entry else ""
-        return self._of_entry(node, key) if key else self._emptied(node) or self._run(node)
+        return (
+            self._of_entry(node, key)
+            if key
+            else self._emptied(node) or self._entered(node) or self._run(node)
+        )
 
     def _run(self, node: ast.AST) -> Use | None:
         parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
@@ -101,10 +105,6 @@ class AttributeWalk:
                 return self._branches(test, [first], [second])
             case ast.For() | ast.AsyncFor():
                 parts = (node.iter, node.target, *node.body, *node.orelse)
-            case ast.With(items=items) if any(map(_is_held, items)):
-                # Of which class the object is the text does not show: only what is read there counts.
-                if Use.READS in map(self.named, AROUND):
-                    return Use.READS
             case ast.Call():
                 return self._call(node)
             case ast.Attribute() | ast.Constant():
@@ -126,6 +126,11 @@ class AttributeWalk:
         if not own or (isinstance(node, ast.Call) and self._functions.get(name_of(node.func))):
             return None
         return self.statements(values) or Use.SETS
+
+    def _entered(self, node: ast.AST) -> Use | None:
+        """What a block's `__enter__` and `__exit__` read; of which class the object is the text does not show."""
+        held = isinstance(node, ast.With) and any(map(_is_held, node.items))
+        return Use.READS if held and Use.READS in map(self.named, AROUND) else None
 
     def _name(self, node: ast.Attribute | ast.Constant) -> Use | None:
         if isinstance(node, ast.Constant):
