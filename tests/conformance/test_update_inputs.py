@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import left_values
 import pytest
 import torch
 from cast import Cast
@@ -107,6 +108,27 @@ def left_in_a_meter(session: Session) -> None:
     train(session, net, meter.update, nothing)
 
 
+class Clip:
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        scale(optimizer, min(1.0, left_values.LEFT.loss))
+
+
+def left_in_another_file(session: Session) -> None:
+    net, optimizer = begun(session, norm_free())
+    left_values.LEFT.loss = 1.0
+    optimizer.register_step_pre_hook(lambda optimizer, *_: scale(optimizer, min(1.0, left_values.LEFT.loss)))
+    session.optimizer(optimizer)
+    train(session, net, left_values.record, nothing)
+
+
+def left_to_an_object_by_another_file(session: Session) -> None:
+    net, optimizer = begun(session, norm_free())
+    left_values.LEFT.loss = 1.0
+    optimizer.register_step_pre_hook(Clip())
+    session.optimizer(optimizer)
+    train(session, net, left_values.record, nothing)
+
+
 def left_to_a_schedule(session: Session) -> None:
     net, optimizer = begun(session, norm_free())
     session.optimizer(optimizer)
@@ -170,6 +192,8 @@ def hook_that_prints(session: Session) -> None:
         (left_behind_the_step, {"losses"}),
         (left_in_a_meter, {"meter.sum", "meter.count"}),
         (left_to_a_schedule, {"meter.sum", "meter.count"}),
+        (left_in_another_file, {"LEFT.loss"}),
+        (left_to_an_object_by_another_file, {"LEFT.loss"}),
     ],
 )
 def test_what_a_body_leaves_to_an_update_is_named_on_servers(

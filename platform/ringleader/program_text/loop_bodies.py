@@ -133,14 +133,12 @@ class SourceText:
 
     @lru_cache(maxsize=64)  # noqa: B019 - as long as the text itself, which is cached
     def carried_by_generator(self, line: int) -> dict[Key, int]:
-        """The variables that the generator which takes batches in that line carries from one to the next, each with a
-        line that changes it."""
+        """The variables that a generator around batches carries from item to item, each with a line that changes it."""
         paths = [(path, scope) for top, scope in self.flows.scopes.items() for path in _loops(top, ())]
         around = [each for each in paths if each[0][-1].lineno <= line <= span(each[0][-1])[1]]  # type: ignore[attr-defined]
-        if not around:
-            return {}
-        path, scope = max(around, key=lambda each: len(each[0]))
-        return {each.key: each.line for each in carried_by_generator(path, self.flows, scope)}
+        path, scope = max(around, key=lambda each: len(each[0]), default=((), ProgramScope()))
+        found = carried_by_generator(path, self.flows, scope) if path else ()
+        return {each.key: each.line for each in found}
 
     @lru_cache(maxsize=64)  # noqa: B019 - as long as the text itself, which is cached
     def read_first(self, line: int) -> dict[Key, int]:

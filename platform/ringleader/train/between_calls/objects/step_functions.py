@@ -26,7 +26,12 @@ from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
 from ringleader.train.between_calls.objects.left_by_lines import left_by_lines
 from ringleader.train.between_calls.objects.process_settings import process_settings
-from ringleader.train.between_calls.objects.program_objects import ProgramObject, files_of, objects_in
+from ringleader.train.between_calls.objects.program_objects import (
+    ProgramObject,
+    files_of,
+    objects_in,
+    of_program,
+)
 from ringleader.train.between_calls.objects.value_kinds import KIND, layers_of, place_of_function, plain_name
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.value_fingerprints import ValueReader
@@ -295,11 +300,16 @@ def _function_in(value: Any) -> FunctionType | None:
 
 
 def _globals_of(value: Any) -> dict[str, Any]:
-    """The globals that a function names."""
-    function = _function_in(value)
+    """The globals that a function, or the `__call__` of an object, names, also those of the program's other files
+    (`state.SHARED`)."""
+    function = _function_in(value) or _function_in(type(value).__call__)
     known = {} if function is None else function.__globals__
     names = () if function is None else function.__code__.co_names
-    return {name: known[name] for name in names if name in known}
+    named = {name: known[name] for name in names if name in known}
+    files = [
+        vars(each) for each in named.values() if isinstance(each, ModuleType) and of_program(each.__name__)
+    ]
+    return {name: file[name] for file in files for name in names if name in file} | named
 
 
 def _namespaces(functions: list[Callable[..., Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

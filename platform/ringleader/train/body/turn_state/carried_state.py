@@ -171,9 +171,8 @@ class CarriedState:
                 yield TurnAttributes(text, loop, through | in_reach(frame), kept)
             giving = frame.f_code.co_flags & CO_GENERATOR or frame.f_code.co_name == NEXT
             owner = in_reach(frame).get("self") if giving else None
-            if (
-                owner is not None
-            ):  # an iterator around the batches, which may have no name in the loop's function
+            # An iterator around the batches, which may have no name in the loop's function.
+            if owner is not None:
                 through[f"{type(owner).__name__}()"] = owner
 
     def _handed_on(self) -> _Marks:
