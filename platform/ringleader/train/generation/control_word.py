@@ -248,7 +248,7 @@ class WordLayout:
 
     def known(self, word: Tensor, *, world: int) -> KnownFindings:
         """All that any of the members knows of the program."""
-        said = [int(number) >> 1 for number in word[: world * _MEMBER].view(world, _MEMBER)[:, 13].tolist()]
+        said = [int(number) >> 1 for number in word[13 : world * _MEMBER : _MEMBER].tolist()]
         return KnownFindings(any(number & 1 for number in said), max(number >> 1 for number in said))
 
     def pending(self, word: Tensor, *, world: int) -> bool:
