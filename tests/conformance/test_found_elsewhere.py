@@ -69,7 +69,11 @@ def play(faults: FaultPlan, place: Path) -> Play:
 
 
 def test_what_a_lost_worker_alone_had_found_is_in_the_result(tmp_path: Path) -> None:
-    faults = FaultPlan().kill("w2", at_step=8).hold("w3", at_step=ANY, phase="parked", for_generation=NEVER)
+    # So late that whoever has its slice from then on sees too few turns of it to find anything.
+    last = EPOCHS * (ROWS // BATCH) - 1
+    faults = (
+        FaultPlan().kill("w2", at_step=last).hold("w3", at_step=ANY, phase="parked", for_generation=NEVER)
+    )
     finished = play(faults, tmp_path).finished
     assert {worker: end.reproducible_why for worker, end in finished.items()} == {
         "w0": ELSEWHERE,
