@@ -326,6 +326,7 @@ def _leave_behind(session: Session, sink: RecordSink, artifacts: Path) -> None:
     member.draws.tell()
     member.sections.tell()
     member.beside.end()
+    # By themselves too: who has found something else itself has them in its reason as well.
     member.variables.tell()
     member.findings.tell()
     member.securing.end(look)

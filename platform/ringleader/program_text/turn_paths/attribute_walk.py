@@ -80,11 +80,9 @@ class AttributeWalk:
         if self._in_hook and isinstance(node, ast.Subscript) and self._is_filled(node):
             return self._one(node.slice) or Use.SETS
         key = entry_of(node, self._attribute) if self._entry else ""
-        return (
-            self._of_entry(node, key)
-            if key
-            else self._emptied(node) or self._entered(node) or self._run(node)
-        )
+        if key:
+            return self._of_entry(node, key)
+        return self._emptied(node) or self._entered(node) or self._run(node)
 
     def _run(self, node: ast.AST) -> Use | None:
         parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
